@@ -54,13 +54,13 @@ class BellwireError(Exception):
         return f"{DOCS}#{self.code}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors cross process boundaries (child processes, test workers); pickle's default would call __init__
-        # with the message alone.
+        # Errors cross process boundaries (child processes, test workers); pickle's default would call
+        # __init__ with the message alone.
         return (_rebuild, (type(self), self.args, self.__dict__))
 
 
 class ConfigError(BellwireError):
-    """A class, a handler or a setting cannot work as written. Raised when it is defined, not when it is used."""
+    """A class, a handler or a setting cannot work as written. Raised when it is defined, not when used."""
 
     code = "config_invalid"
 
@@ -152,8 +152,8 @@ class OverCapacity(SubmitRefused):
     ) -> None:
         drain = f"about {drain_estimate} to drain" if drain_estimate is not None else "drain time unknown"
         super().__init__(
-            f"{backlog if backlog is not None else 'too many'} jobs of this kind wait ({drain}): try again later, "
-            "or raise the limit",
+            f"{backlog if backlog is not None else 'too many'} jobs of this kind wait ({drain}): try again "
+            "later, or raise the limit",
             ordinal=ordinal,
         )
         self.backlog = backlog
@@ -161,7 +161,7 @@ class OverCapacity(SubmitRefused):
 
 
 class NotInTransaction(BellwireError):
-    """The connection commits each statement on its own: the job could outlive a rollback of the caller's rows."""
+    """The connection commits each statement by itself: the job could outlive a rollback of the caller."""
 
     code = "not_in_transaction"
 
@@ -244,7 +244,7 @@ class RetryableError(HandlerOutcome):
 
 
 class ThrottledError(HandlerOutcome):
-    """The far side asked us to slow down: uses up no attempt. A scope holds back its tenant or kind as well."""
+    """The far side asked us to slow down: uses up no attempt. A scope holds back the tenant or kind too."""
 
     SCOPES: ClassVar[tuple[str | None, ...]] = (None, "tenant", "kind")
 

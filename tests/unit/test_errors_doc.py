@@ -1,4 +1,4 @@
-"""docs/reference/errors.md and the error tree agree: no code without a paragraph, no paragraph without a code."""
+"""The errors page and the error tree agree: no code without a paragraph, no paragraph without a code."""
 
 import pickle
 import re
