@@ -1,0 +1,36 @@
+# The commands of this repository. `make demo` and `make test` do all their own set-up.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench lock clean
+
+BIN := .venv/bin
+
+help: ## list these targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: ## make .venv from the lock; find or install PostgreSQL's programs
+	@scripts/setup
+
+demo: setup ## render statements, kill a consumer on the way, and verify what is left
+	@$(BIN)/python -m examples.statements.demo
+
+test: setup ## the whole test suite, on private servers
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: setup ## the gate before every commit: lint, types, layers, fast tests
+	@scripts/check
+
+format: setup ## rewrite files as `make check` wants them
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format --quiet .
+
+bench: setup ## the speed floor, as multiples of this machine's bare commits
+	@$(BIN)/python -m benchmarks
+
+lock: ## resolve requirements.lock anew
+	@scripts/lock
+
+clean: ## remove what was made
+	@rm -rf .venv .bellwire dist build out .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The names people import; each module here only re-exports, or says which extra is missing."""

@@ -1,0 +1,1 @@
+"""What operators touch: the command `bellwire`, and later the console."""

@@ -1,0 +1,1 @@
+"""The consumer: claims for free slots only, runs handlers, settles each attempt once."""

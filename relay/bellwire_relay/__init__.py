@@ -1,0 +1,1 @@
+"""The relay: the only scheduler; nothing runs that it did not admit."""

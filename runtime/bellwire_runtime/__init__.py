@@ -1,0 +1,1 @@
+"""What both daemons stand on: settings, database, lifecycle, telemetry, health."""
