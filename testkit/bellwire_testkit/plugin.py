@@ -1,0 +1,1 @@
+"""The pytest plugin: loaded by every pytest run where Bellwire is installed, so it imports next to nothing."""
