@@ -1,0 +1,1 @@
+"""The speed floor, measured on the shipped commands."""

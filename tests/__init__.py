@@ -1,0 +1,1 @@
+"""The project's own tests; see CONTRIBUTING.md for running one of them."""

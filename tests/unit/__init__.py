@@ -1,0 +1,1 @@
+"""Tests that need no server: fast enough for every commit."""
