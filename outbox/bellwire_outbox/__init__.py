@@ -1,1 +1,1 @@
-"""Writing intent: jobs are submitted in the caller's own transaction, so they commit or vanish with its rows."""
+"""Writing intent: a submit runs in the caller's own transaction, and commits or vanishes with its rows."""

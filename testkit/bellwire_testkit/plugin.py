@@ -1,1 +1,1 @@
-"""The pytest plugin: loaded by every pytest run where Bellwire is installed, so it imports next to nothing."""
+"""The pytest plugin: loaded by every pytest run where Bellwire is installed, so it imports little."""

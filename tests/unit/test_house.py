@@ -1,4 +1,4 @@
-"""What the repository promises about itself as text: nothing of one machine, no giant files, a lock that holds.
+"""What the repository promises about itself as text: nothing of one machine, no giants, a lock that holds.
 
 Reads the files that git knows, since what is not committed harms nobody.
 """
@@ -81,11 +81,9 @@ def test_every_locked_requirement_is_pinned_and_hashed() -> None:
 def test_every_decision_ends_in_when_to_revisit_it() -> None:
     decisions = tracked("docs/adr/[0-9]*.md")
     assert decisions
+    heading = re.compile(r"^## (.+)$", re.MULTILINE)
     without = [
-        path.name
-        for path in decisions
-        if (headings := re.findall(r"^## (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE))[-1:]
-        != ["Revisit"]
+        path.name for path in decisions if heading.findall(path.read_text(encoding="utf-8"))[-1:] != ["Revisit"]
     ]
     assert without == []
 
