@@ -83,7 +83,9 @@ def test_every_decision_ends_in_when_to_revisit_it() -> None:
     assert decisions
     heading = re.compile(r"^## (.+)$", re.MULTILINE)
     without = [
-        path.name for path in decisions if heading.findall(path.read_text(encoding="utf-8"))[-1:] != ["Revisit"]
+        path.name
+        for path in decisions
+        if heading.findall(path.read_text(encoding="utf-8"))[-1:] != ["Revisit"]
     ]
     assert without == []
 
