@@ -1,8 +1,8 @@
-"""What the code declares about a kind, as one row: a `KindPolicy` has exactly the declared columns of `bellwire.kind`.
+"""What the code declares about a kind, as one row: a `KindPolicy` has the declared columns of `bellwire.kind`.
 
-Policy has one writer, `bellwire apply`, and daemons only read it; so what travels from the code to that writer is
-plain data, comparable column by column, and knows nothing of handlers. Operators' columns (pauses, overrides)
-are not here: no deploy may touch them.
+Policy has one writer, `bellwire apply`, and daemons only read it; so what travels from the code to that writer
+is plain data, comparable column by column, and knows nothing of handlers. Operators' columns (pauses,
+overrides) are not here: no deploy may touch them.
 """
 
 from dataclasses import dataclass, fields
@@ -45,7 +45,7 @@ class KindPolicy:
     retain_payload: timedelta | None
 
     def columns(self) -> dict[str, Any]:
-        """Column name to value, in the order above; `versions` as the list that a driver takes for an array."""
+        """Column name to value, in the order above; `versions` as a list, which drivers take for an array."""
         row = {field.name: getattr(self, field.name) for field in fields(self)}
         row["versions"] = list(self.versions)
         return row
