@@ -1,4 +1,4 @@
-"""Keeps a user's `alembic revision --autogenerate` away from our tables: it would propose to drop them all."""
+"""Keeps a user's `alembic revision --autogenerate` away from our tables, which it would propose to drop."""
 
 from collections.abc import MutableMapping
 

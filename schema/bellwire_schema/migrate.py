@@ -1,12 +1,13 @@
 """Brings a database to this code's schema, or says how far behind it is.
 
-Invariant: whatever is committed here is whole. Revisions, functions, triggers and grants change in one transaction,
-so a daemon never meets new tables with old functions. An advisory lock lets any number of migrators start at once
-(every container of a deployment may run it): one works, the others find nothing left to do. Locks on tables in use
-are waited for briefly and asked for again, because a queued ACCESS EXCLUSIVE lock would stop everybody behind it.
+Invariant: whatever is committed here is whole. Revisions, functions, triggers and grants change in one
+transaction, so a daemon never meets new tables with old functions. An advisory lock lets any number of migrators
+start at once (every container of a deployment may run it): one works, the others find nothing left to do. Locks
+on tables in use are waited for briefly and asked for again, because a queued ACCESS EXCLUSIVE lock would stop
+everybody behind it.
 
-A database that is ahead of this code is left alone: during a rolling deploy the old image's migrate must not put
-the old functions back.
+A database that is ahead of this code is left alone: during a rolling deploy the old image's migrate must not
+put the old functions back.
 """
 
 import hashlib
@@ -31,14 +32,14 @@ from bellwire_schema.errors import MigrationBehind
 _HERE = Path(__file__).parent
 _FUNCTIONS = _HERE / "sql"
 _MIGRATIONS = _HERE / "migrations"
-_LOCK = 0x62656C6C77697265  # "bellwire": advisory locks are per database, and share one number space with the user's
+_LOCK = 0x62656C6C77697265  # "bellwire" in ASCII: advisory locks share one number space with the user's own
 _LOCK_TIMEOUT = "3s"
 _CREATED = re.compile(r"CREATE\s+OR\s+REPLACE\s+FUNCTION\s+bellwire\.(\w+)", re.IGNORECASE)
 
 # Functions that no file creates any more are dropped afterwards: they are those whose row nobody rewrote.
 _REMEMBER = """SELECT set_config('bellwire.functions_before', coalesce((
-    SELECT jsonb_object_agg(oid::text, xmin::text) FROM pg_proc WHERE pronamespace = 'bellwire'::regnamespace),
-    '{}')::text, true);
+    SELECT jsonb_object_agg(oid::text, xmin::text) FROM pg_proc
+     WHERE pronamespace = 'bellwire'::regnamespace), '{}')::text, true);
 """
 _FORGET = """DO $forget$
 DECLARE v_old regprocedure;
@@ -78,7 +79,7 @@ def libpq_url(url: str) -> str:
 
 
 def function_files() -> list[Path]:
-    """Shared functions (`_*.sql`) first, since SQL-language functions are checked against them when created."""
+    """Shared functions (`_*.sql`) first: SQL-language functions are checked against them when created."""
     return sorted(_FUNCTIONS.glob("*.sql"), key=lambda p: (not p.name.startswith("_"), p.name))
 
 
@@ -93,8 +94,8 @@ def digest() -> str:
 def upgrade(url: str, *, wait: float = 300.0) -> Status:
     """Migrates, and returns how it was before. Safe to run twice and at once.
 
-    `wait` is how many seconds to go on trying for another migrator to end, and for locks on tables in use; after
-    it, psycopg's LockNotAvailable is raised and nothing has changed.
+    `wait` is how many seconds to go on trying for another migrator to end, and for locks on tables in use;
+    after it, psycopg's LockNotAvailable is raised and nothing has changed.
     """
     deadline = time.monotonic() + wait
     with _connect(url) as connection:
@@ -106,8 +107,8 @@ def upgrade(url: str, *, wait: float = 300.0) -> Status:
                 if time.monotonic() >= deadline:
                     raise
             except (pg.DuplicateObject, pg.UniqueViolation, pg.InternalError_, pg.DeadlockDetected) as error:
-                # Another database of this server migrates at the same moment, and both wrote a row about a role:
-                # "tuple concurrently updated" is an internal error to PostgreSQL.
+                # Another database of this server migrates at the same moment, and both wrote a row about one
+                # role: "tuple concurrently updated" is an internal error to PostgreSQL.
                 if time.monotonic() >= deadline or (
                     isinstance(error, pg.InternalError_) and "concurrently" not in str(error)
                 ):
@@ -144,20 +145,18 @@ def sql() -> str:
         "    version_num varchar(32) NOT NULL CONSTRAINT alembic_version_pkc PRIMARY KEY);",
     ]
     for script in reversed(list(_scripts().walk_revisions())):
-        revision = script.revision
         parts += [
-            f"SELECT NOT EXISTS (SELECT FROM bellwire.alembic_version WHERE version_num >= '{revision}')"
-            " AS bellwire_missing \\gset",
-            "\\if :bellwire_missing",
+            f"SELECT coalesce(max(version_num), '') < '{script.revision}' AS missing",
+            "  FROM bellwire.alembic_version \\gset",
+            "\\if :missing",
             script.module.SQL,
             "DELETE FROM bellwire.alembic_version;",
-            f"INSERT INTO bellwire.alembic_version VALUES ('{revision}');",
+            f"INSERT INTO bellwire.alembic_version VALUES ('{script.revision}');",  # noqa: S608 - our own id
             "\\endif",
         ]
     parts += [
-        f"SELECT EXISTS (SELECT FROM bellwire.alembic_version WHERE version_num = '{_head()}')"
-        " AS bellwire_current \\gset",
-        "\\if :bellwire_current",
+        f"SELECT max(version_num) = '{_head()}' AS current FROM bellwire.alembic_version \\gset",
+        "\\if :current",
         *_programs(),
         "\\endif",
         "COMMIT;",
@@ -198,7 +197,7 @@ def _programs() -> list[str]:
         (_MIGRATIONS / "triggers.sql").read_text("utf-8"),
         _FORGET,
         (_MIGRATIONS / "roles.sql").read_text("utf-8"),
-        f"UPDATE bellwire.installation SET functions_digest = '{digest()}';\n",
+        f"UPDATE bellwire.installation SET functions_digest = '{digest()}';\n",  # noqa: S608 - hexadecimal
     ]
 
 
@@ -224,11 +223,10 @@ def _status(connection: Connection) -> Status:
         return Status(None, _head(), functions_current=False)
     raw = _driver(connection)
     row = raw.execute("SELECT max(version_num) FROM bellwire.alembic_version").fetchone()
-    found = row[0] if row else None
-    current = found is not None and _exists(
-        connection, f"SELECT EXISTS (SELECT FROM bellwire.installation WHERE functions_digest = '{digest()}')"
-    )
-    return Status(found, _head(), functions_current=current)
+    if row is None or row[0] is None:
+        return Status(None, _head(), functions_current=False)
+    digests = raw.execute("SELECT functions_digest FROM bellwire.installation").fetchone()
+    return Status(row[0], _head(), functions_current=digests == (digest(),))
 
 
 def _exists(connection: Connection, query: str) -> bool:
@@ -237,7 +235,7 @@ def _exists(connection: Connection, query: str) -> bool:
 
 
 def _driver(connection: Connection) -> psycopg.Connection[Any]:
-    """psycopg's own connection, in the same transaction: our files hold many statements and literal percent signs."""
+    """psycopg's own connection, in the same transaction: our files hold many statements, and percent signs."""
     raw: Any = connection.connection.driver_connection
     assert isinstance(raw, psycopg.Connection)  # noqa: S101 - for the type checker: _connect made it
     return raw
