@@ -1,6 +1,6 @@
-"""What the code declares about a kind, as one row: a `KindPolicy` has the declared columns of `bellwire.kind`.
+"""What the code declares about a kind, as one row: `KindPolicy` has the declared columns of `bellwire.kind`.
 
-Policy has one writer, `bellwire apply`, and daemons only read it; so what travels from the code to that writer
+Policy has one writer, `bellwire apply`; daemons only read it. So what travels from the code to that writer
 is plain data, comparable column by column, and knows nothing of handlers. Operators' columns (pauses,
 overrides) are not here: no deploy may touch them.
 """
