@@ -1,10 +1,10 @@
 """Brings a database to this code's schema, or says how far behind it is.
 
 Invariant: whatever is committed here is whole. Revisions, functions, triggers and grants change in one
-transaction, so a daemon never meets new tables with old functions. An advisory lock lets any number of migrators
-start at once (every container of a deployment may run it): one works, the others find nothing left to do. Locks
-on tables in use are waited for briefly and asked for again, because a queued ACCESS EXCLUSIVE lock would stop
-everybody behind it.
+transaction, so a daemon never meets new tables with old functions. An advisory lock lets any number of
+migrators start at once (every container of a deployment may run it): one works, the others find nothing left
+to do. Locks on tables in use are waited for briefly and asked for again, because a queued ACCESS EXCLUSIVE
+lock would stop everybody behind it.
 
 A database that is ahead of this code is left alone: during a rolling deploy the old image's migrate must not
 put the old functions back.
@@ -155,7 +155,8 @@ def sql() -> str:
             "\\endif",
         ]
     parts += [
-        f"SELECT max(version_num) = '{_head()}' AS current FROM bellwire.alembic_version \\gset",
+        f"SELECT max(version_num) = '{_head()}' AS current",
+        "  FROM bellwire.alembic_version \\gset",
         "\\if :current",
         *_programs(),
         "\\endif",
@@ -235,7 +236,7 @@ def _exists(connection: Connection, query: str) -> bool:
 
 
 def _driver(connection: Connection) -> psycopg.Connection[Any]:
-    """psycopg's own connection, in the same transaction: our files hold many statements, and percent signs."""
+    """psycopg's own connection, in the same transaction: our files hold many statements and percent signs"""
     raw: Any = connection.connection.driver_connection
     assert isinstance(raw, psycopg.Connection)  # noqa: S101 - for the type checker: _connect made it
     return raw
