@@ -14,8 +14,6 @@ import hashlib
 import random
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +23,9 @@ from alembic.runtime.environment import EnvironmentContext
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from psycopg import errors as pg
-from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy import Connection
 
+from bellwire_schema.connection import connect, driver
 from bellwire_schema.errors import MigrationBehind
 
 _HERE = Path(__file__).parent
@@ -73,11 +72,6 @@ class Status(NamedTuple):
         return self.ahead or (self.found == self.needed and self.functions_current)
 
 
-def libpq_url(url: str) -> str:
-    """The address as libpq reads it: `postgresql+psycopg://` is SQLAlchemy's spelling of `postgresql://`."""
-    return re.sub(r"^(postgresql|postgres)\+\w+://", "postgresql://", url.strip())
-
-
 def function_files() -> list[Path]:
     """Shared functions (`_*.sql`) first: SQL-language functions are checked against them when created."""
     return sorted(_FUNCTIONS.glob("*.sql"), key=lambda p: (not p.name.startswith("_"), p.name))
@@ -98,7 +92,7 @@ def upgrade(url: str, *, wait: float = 300.0) -> Status:
     after it, psycopg's LockNotAvailable is raised and nothing has changed.
     """
     deadline = time.monotonic() + wait
-    with _connect(url) as connection:
+    with connect(url, application_name="bellwire migrate") as connection:
         while True:
             try:
                 with connection.begin():
@@ -119,7 +113,7 @@ def upgrade(url: str, *, wait: float = 300.0) -> Status:
 
 def status(url: str) -> Status:
     """Where the database stands, read only."""
-    with _connect(url) as connection, connection.begin():
+    with connect(url, application_name="bellwire migrate") as connection, connection.begin():
         return _status(connection)
 
 
@@ -166,7 +160,7 @@ def sql() -> str:
 
 
 def _upgrade(connection: Connection) -> Status:
-    raw = _driver(connection)
+    raw = driver(connection)
     raw.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
     raw.execute("SET LOCAL search_path = pg_catalog, pg_temp")
     raw.execute("SET LOCAL statement_timeout = 0")
@@ -222,7 +216,7 @@ def _replace(raw: psycopg.Connection[Any], text: str) -> None:
 def _status(connection: Connection) -> Status:
     if not _exists(connection, "SELECT to_regclass('bellwire.alembic_version') IS NOT NULL"):
         return Status(None, _head(), functions_current=False)
-    raw = _driver(connection)
+    raw = driver(connection)
     row = raw.execute("SELECT max(version_num) FROM bellwire.alembic_version").fetchone()
     if row is None or row[0] is None:
         return Status(None, _head(), functions_current=False)
@@ -231,15 +225,8 @@ def _status(connection: Connection) -> Status:
 
 
 def _exists(connection: Connection, query: str) -> bool:
-    row = _driver(connection).execute(query.encode()).fetchone()
+    row = driver(connection).execute(query.encode()).fetchone()
     return bool(row and row[0])
-
-
-def _driver(connection: Connection) -> psycopg.Connection[Any]:
-    """psycopg's own connection, in the same transaction: our files hold many statements and percent signs"""
-    raw: Any = connection.connection.driver_connection
-    assert isinstance(raw, psycopg.Connection)  # noqa: S101 - for the type checker: _connect made it
-    return raw
 
 
 def _scripts() -> ScriptDirectory:
@@ -250,20 +237,3 @@ def _head() -> str:
     head = _scripts().get_current_head()
     assert head is not None  # noqa: S101 - for the type checker: the package holds at least one revision
     return head
-
-
-@contextmanager
-def _connect(url: str) -> Iterator[Connection]:
-    address = libpq_url(url)
-    # libpq reads the address itself, so that every form of it works (several hosts, sockets, services).
-    engine = create_engine(
-        "postgresql+psycopg://",
-        creator=lambda: psycopg.connect(address, application_name="bellwire migrate", connect_timeout=10),
-        poolclass=NullPool,
-        isolation_level="READ COMMITTED",
-    )
-    try:
-        with engine.connect() as connection:
-            yield connection
-    finally:
-        engine.dispose()

@@ -137,6 +137,7 @@ outbox = Table(
     Column("version", SmallInteger, nullable=False),
     Column("tenant", Text, nullable=False),
     Column("rank", _AT, nullable=False),
+    Column("eligible_at", _AT, nullable=False),
     Column("admitted_at", _AT),
     Column("publishes", SmallInteger, nullable=False),
     Column("publish_error", Text),
