@@ -5,6 +5,7 @@ Reads the files that git knows, since what is not committed harms nobody.
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,18 @@ def test_every_decision_is_in_the_index() -> None:
 
 
 def test_every_package_ships_its_types() -> None:
-    packages = [path.parent for path in tracked("bellwire/__init__.py", "*/bellwire_*/__init__.py")]
-    assert len(packages) == 8
-    assert [str(package) for package in packages if not (package / "py.typed").is_file()] == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert [package for package in packages if not (ROOT / package / "py.typed").is_file()] == []
+
+
+def test_every_layer_is_watched() -> None:
+    """A package that import-linter does not know may import anything."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    shipped = {
+        Path(package).name for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    }
+    watched = project["tool"]["importlinter"]
+    (layers,) = [contract["layers"] for contract in watched["contracts"] if contract["type"] == "layers"]
+    assert set(watched["root_packages"]) == shipped
+    assert {name.strip() for layer in layers for name in layer.split("|")} == shipped
