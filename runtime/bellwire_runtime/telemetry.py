@@ -1,0 +1,191 @@
+"""All instruments of both daemons, each with unit and description; docs/reference/metrics.md is held to them.
+
+Labels are bounded: kinds come from the policy table, codes are counted by name up to a limit and as `other`
+beyond it, ids are never labels. What the relay measured is shown by the relay that measured it, and by nobody
+once it stops measuring, so that a sum over processes stays true.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import CallbackOptions, Counter, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.resources import Resource
+from prometheus_client import CollectorRegistry
+
+__all__ = ["CORE", "Backlog", "Core", "Telemetry"]
+
+
+@dataclass(frozen=True)
+class Core:
+    """One core metric, as the page shows it."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    unit: str
+    labels: tuple[str, ...]
+    description: str
+
+
+CORE: tuple[Core, ...] = (
+    Core("bellwire.job.ready", "gauge", "{job}", ("kind",), "Jobs that are eligible and wait to be claimed."),
+    Core(
+        "bellwire.job.ready.age",
+        "gauge",
+        "s",
+        ("kind",),
+        "How long the oldest ready job has been eligible; 0 where none waits.",
+    ),
+    Core("bellwire.job.running", "gauge", "{job}", ("kind",), "Jobs that hold a lease."),
+    Core("bellwire.job.claimed", "counter", "{job}", ("kind",), "Attempts started by this process."),
+    Core(
+        "bellwire.job.settled",
+        "counter",
+        "{job}",
+        ("kind", "outcome", "code"),
+        "Attempts ended by this process, by outcome (`lost`: the lease was gone) and error code.",
+    ),
+    Core(
+        "bellwire.job.recovered",
+        "counter",
+        "{job}",
+        ("kind", "outcome"),
+        "Jobs taken back from an expired lease by this process.",
+    ),
+    Core(
+        "bellwire.job.start.delay",
+        "histogram",
+        "s",
+        ("kind",),
+        "From the time a job was due (its submit, or its run time) to the start of its attempt.",
+    ),
+    Core(
+        "bellwire.loop.success.age",
+        "gauge",
+        "s",
+        ("loop",),
+        "Since the last successful pass of each background loop of this process.",
+    ),
+)
+_BY_NAME = {core.name: core for core in CORE}
+_DELAYS = [
+    0.002,
+    0.004,
+    0.008,
+    0.016,
+    0.032,
+    0.064,
+    0.125,
+    0.25,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    30,
+    60,
+    300,
+    1800,
+    7200,
+    86400,
+]
+_MAX_CODES = 100
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What was measured of one kind. Ages in seconds."""
+
+    ready: int
+    ready_age: float
+    running: int
+
+
+class Telemetry:
+    """The instruments of one process. Two in one process (tests) do not disturb each other."""
+
+    def __init__(self, *, component: str, instance: str, version: str = "") -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._reader = PrometheusMetricReader(registry=self.registry, scope_info_enabled=False)
+        self._provider = MeterProvider(
+            metric_readers=[self._reader],
+            resource=Resource.create(
+                {
+                    "service.name": f"bellwire-{component}",
+                    "service.instance.id": instance,
+                    "service.version": version,
+                }
+            ),
+            shutdown_on_exit=False,
+        )
+        self.meter = self._provider.get_meter("bellwire")
+        self._codes: set[str] = set()
+        self._backlog: Mapping[str, Backlog] = {}
+        self._ages: dict[str, Callable[[], float]] = {}
+        self._gauge("bellwire.job.ready", lambda: ((k, b.ready) for k, b in self._backlog.items()))
+        self._gauge("bellwire.job.ready.age", lambda: ((k, b.ready_age) for k, b in self._backlog.items()))
+        self._gauge("bellwire.job.running", lambda: ((k, b.running) for k, b in self._backlog.items()))
+        self._gauge("bellwire.loop.success.age", lambda: ((n, age()) for n, age in self._ages.items()))
+        self._claimed = self._counter("bellwire.job.claimed")
+        self._settled = self._counter("bellwire.job.settled")
+        self._recovered = self._counter("bellwire.job.recovered")
+        delay = _BY_NAME["bellwire.job.start.delay"]
+        self._delay = self.meter.create_histogram(
+            delay.name,
+            unit=delay.unit,
+            description=delay.description,
+            explicit_bucket_boundaries_advisory=_DELAYS,
+        )
+
+    def claimed(self, kind: str, count: int = 1) -> None:
+        """`count` attempts of this kind were started."""
+        self._claimed.add(count, {"kind": kind})
+
+    def started(self, kind: str, delay: float) -> None:
+        """An attempt started `delay` seconds after its job was due."""
+        self._delay.record(max(0.0, delay), {"kind": kind})
+
+    def settled(self, kind: str, outcome: str, code: str = "", count: int = 1) -> None:
+        """`count` attempts ended. `code` is empty for a success."""
+        self._settled.add(count, {"kind": kind, "outcome": outcome, "code": self._bounded(code)})
+
+    def recovered(self, kind: str, outcome: str, count: int = 1) -> None:
+        """`count` jobs were taken back from an expired lease."""
+        self._recovered.add(count, {"kind": kind, "outcome": outcome})
+
+    def backlog(self, measured: Mapping[str, Backlog]) -> None:
+        """Replace what is shown of the backlog; an empty mapping: this process no longer measures."""
+        self._backlog = dict(measured)
+
+    def loop_age(self, name: str, age: Callable[[], float]) -> None:
+        """Show a loop's age under its name."""
+        self._ages[name] = age
+
+    def close(self) -> None:
+        """Let go of the registry; safe to call twice."""
+        self._provider.shutdown(timeout_millis=1000)
+
+    def _bounded(self, code: str) -> str:
+        if code in self._codes or not code:
+            return code
+        if len(self._codes) >= _MAX_CODES:
+            return "other"
+        self._codes.add(code)
+        return code
+
+    def _counter(self, name: str) -> Counter:
+        core = _BY_NAME[name]
+        return self.meter.create_counter(name, unit=core.unit, description=core.description)
+
+    def _gauge(self, name: str, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
+        core = _BY_NAME[name]
+        label = core.labels[0]
+
+        def observe(_options: CallbackOptions) -> Iterable[Observation]:
+            return [Observation(value, {label: who}) for who, value in read()]
+
+        self.meter.create_observable_gauge(
+            name, callbacks=[observe], unit=core.unit, description=core.description
+        )
