@@ -125,6 +125,11 @@ def check(url: str) -> None:
         raise MigrationBehind(found, now.needed)
 
 
+def head() -> str:
+    """The revision that this code needs."""
+    return _head()
+
+
 def sql() -> str:
     """The same as `upgrade`, as text for `psql -f`: whole, in one transaction, and harmless to run twice."""
     parts = [
