@@ -1,4 +1,4 @@
-"""A daemon looks at the installation before it works: what cannot work is refused, what merely endangers is said.
+"""A daemon looks at the installation before it works: what cannot work is refused, a danger is said.
 
 The role's session settings are the fence against a half-open owner that keeps its rows locked for ever. They
 belong to the role (nothing here depends on SET, so poolers are safe), and members of a role do not inherit
@@ -40,12 +40,13 @@ _MENDS = {
 }
 _SETTINGS = """
     SELECT name, setting FROM pg_settings
-     WHERE name IN ('default_transaction_isolation', 'idle_in_transaction_session_timeout', 'statement_timeout',
-                    'synchronous_commit', 'tcp_user_timeout', 'server_version_num')
+     WHERE name IN ('default_transaction_isolation', 'idle_in_transaction_session_timeout',
+                    'statement_timeout', 'synchronous_commit', 'tcp_user_timeout')
 """
 _IDENTITY = """
-    SELECT i.id, (SELECT max(version_num) FROM bellwire.alembic_version), current_user::text,
-           current_database()::text, extract(epoch FROM statement_timestamp() - pg_postmaster_start_time())::float8,
+    SELECT i.id, (SELECT max(version_num) FROM bellwire.alembic_version),
+           current_user::text, current_database()::text,
+           extract(epoch FROM statement_timestamp() - pg_postmaster_start_time())::float8,
            inet_server_addr() IS NULL
       FROM bellwire.installation i
 """
@@ -75,15 +76,15 @@ async def reach_database(connection: SupervisedConnection, *, within: float, sto
                 raise
             if time.monotonic() - started >= within:
                 raise DatabaseUnavailable(
-                    f"no database within {within:.0f} s: {_first(error)}; is BELLWIRE_DATABASE_URL right, and "
-                    "does the server run?"
+                    f"no database within {within:.0f} s: {_first(error)}; is BELLWIRE_DATABASE_URL right, "
+                    "and does the server run?"
                 ) from None
         else:
             return
 
 
 async def inspect(conn: Connection) -> Installation:
-    """Look, warn, or raise `NotInstalled`, `MigrationBehind` or `ConfigError`, each in one line with its mend."""
+    """Look, warn, or raise `NotInstalled`, `MigrationBehind` or `ConfigError`, in one line with its mend."""
     needed = head()
     try:
         row = await (await conn.execute(_IDENTITY)).fetchone()

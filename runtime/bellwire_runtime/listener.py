@@ -1,7 +1,8 @@
 """A LISTEN is believed only while it has proved itself, because a dead one looks just like a quiet one.
 
-Behind a transaction pooler LISTEN is accepted and nothing ever arrives; over a half-open connection too. So the listener notifies itself, at the start and again every half minute, and `standing` is true only while
-the last proof came back. Nothing depends on it but latency: whoever uses it polls too.
+Behind a transaction pooler LISTEN is accepted and nothing ever arrives; over a half-open connection too. So
+the listener notifies itself, at the start and again every half minute, and `standing` is true only while the
+last proof came back. Nothing depends on it but latency: whoever uses it polls too.
 """
 
 import asyncio
