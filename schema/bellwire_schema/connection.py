@@ -1,4 +1,4 @@
-"""One short connection for a command or a migration: libpq reads the address, SQLAlchemy Core speaks through it.
+"""One short connection for a command or a migration: libpq reads the address, SQLAlchemy Core speaks on it.
 
 Long-running processes do not use this; theirs must survive a database that goes away.
 """
