@@ -238,5 +238,5 @@ def _filtered(
     if tenant is not None:
         query = query.where(job.c.tenant == tenant)
     if error is not None:
-        query = query.where(_CODE == literal(error))
+        query = query.where(literal(error) == _CODE)
     return query
