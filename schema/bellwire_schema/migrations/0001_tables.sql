@@ -114,6 +114,7 @@ CREATE TABLE bellwire.outbox (
     version smallint NOT NULL,
     tenant text NOT NULL,
     rank timestamptz NOT NULL,
+    eligible_at timestamptz NOT NULL,
     admitted_at timestamptz,
     publishes smallint NOT NULL DEFAULT 0,
     publish_error text
@@ -323,3 +324,16 @@ CREATE VIEW bellwire.attempts AS
     SELECT attempt_id, id, attempt, generation, consumer, consumer_version, host, started_at, heartbeat_at, NULL,
            'running', NULL, NULL, NULL, progress, false
       FROM bellwire.job WHERE state = 'running';
+
+-- What crosses between functions: a submission on its way in, its receipt, and the verdict on an attempt.
+CREATE TYPE bellwire.submission AS (
+    n integer, kind text, version integer, payload jsonb, tenant text, key text, unique_until text,
+    priority integer, ordering_key text, run_at timestamptz, run_in interval, deadline timestamptz,
+    max_age interval, job_id uuid, on_duplicate text, wake boolean, args_digest bytea, codec text,
+    trace_context jsonb);
+CREATE TYPE bellwire.receipt AS (
+    n integer, job_id uuid, outcome text, state text, run_at timestamptz, code text, detail jsonb);
+CREATE TYPE bellwire.verdict AS (
+    id uuid, outcome text, state text, reason text, run_at timestamptz, error_class text, code text,
+    message text, result jsonb, used smallint, unknown_errors smallint, deaths smallint, waits smallint,
+    releases smallint);
