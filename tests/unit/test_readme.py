@@ -1,0 +1,60 @@
+"""The README tells only what is there: its code runs, its commands exist, its links lead somewhere."""
+
+import re
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[str]:
+    return [text for name, text in BLOCKS if name == language]
+
+
+@pytest.fixture
+def shop() -> Iterator[None]:
+    """The package that the blocks belong to; each block names its file, as in the reader's own project."""
+    made = ["shop"]
+    sys.modules["shop"] = types.ModuleType("shop")
+    try:
+        yield
+    finally:
+        made += [name for name in sys.modules if name.startswith("shop.")]
+        for name in made:
+            sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("shop")
+def test_the_code_runs() -> None:
+    names = []
+    for text in blocks("python"):
+        path = re.match(r"# (\S+)\.py", text)
+        assert path, "a code block begins with its file's name"
+        name = path[1].replace("/", ".")
+        module = types.ModuleType(name)
+        sys.modules[name] = module
+        exec(compile(text, f"README.md:{path[1]}.py", "exec"), module.__dict__)
+        names.append(name)
+    assert names == ["shop.jobs", "shop.web", "shop.work"]
+
+
+def test_the_make_targets_exist() -> None:
+    told = set(re.findall(r"`make (\w+)`|^\$ make (\w+)", README, re.MULTILINE))
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {first or second for first, second in told} - targets == set()
+
+
+def test_the_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_page_stays_short() -> None:
+    assert len(README.splitlines()) < 200
