@@ -28,8 +28,9 @@ ADDRESS_VARIABLE = "BELLWIRE_TEST_DATABASE_URL"
 class _Server(Protocol):
     source: str
     controllable: bool
-    log: Path | None
 
+    @property
+    def log(self) -> Path | None: ...
     @property
     def url(self) -> str: ...
     @property

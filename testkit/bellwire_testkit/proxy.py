@@ -1,0 +1,268 @@
+"""A TCP proxy that fails on purpose: cuts, freezes, and loses exactly one statement's request or answer.
+
+The hard half of a network fault is not that the connection breaks but that nobody knows how far the other
+side got. `cut_before` breaks it when the server has not seen the statement, `lose_answer` when the server
+has done it and the client will never hear. A cut is a reset (RST) on both sides, as from a dead machine.
+
+It runs in a thread with a loop of its own, so that a test's loop may block or be blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from bellwire_testkit.faults import (
+    AfterBytes,
+    BeforeStatement,
+    Cut,
+    Direction,
+    LoseAnswer,
+    OnChunk,
+    Piece,
+    Rule,
+    matcher,
+)
+from bellwire_testkit.waiting import wait_until
+from bellwire_testkit.wire import EncryptedStream, Message, Session
+
+__all__ = ["Direction", "Message", "Proxy"]
+
+T = TypeVar("T")
+_CALL_DEADLINE_S = 10.0
+_CHUNK = 65536
+
+
+class _Link:
+    """One connection: its two sockets, and the PostgreSQL session read from them."""
+
+    def __init__(self, client: socket.socket, server: socket.socket, *, postgres: bool) -> None:
+        self.client, self.server = client, server
+        self._session = Session() if postgres else None
+
+    def piece(self, direction: Direction, chunk: bytes) -> Piece:
+        """Of PostgreSQL only whole messages go on, else a cut before one could fall into its middle."""
+        if self._session is None:
+            return Piece(self, direction, chunk, [])
+        read = self._session.client if direction == "to_server" else self._session.server
+        messages = read(chunk)
+        return Piece(self, direction, b"".join(message.raw for message in messages), messages)
+
+    def close(self, *, reset: bool) -> None:
+        for end in (self.client, self.server):
+            if reset and end.fileno() >= 0:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.close()
+
+
+class Proxy:
+    """Forwards `port` on 127.0.0.1 to the target, until `close`; its methods may be called from any thread.
+
+    `postgres=False` forwards bytes as they come, to any server, and knows no statements. PostgreSQL's must
+    be without TLS. Each fault that is armed happens once, on whichever connection meets it first.
+    """
+
+    def __init__(self, target_host: str, target_port: int, *, postgres: bool = True) -> None:
+        self._target = (target_host, target_port)
+        self._postgres = postgres
+        self._links: dict[_Link, asyncio.Task[None]] = {}
+        self._rules: list[Rule] = []
+        self._refusing = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self.cuts = 0
+        """How many connections were cut so far."""
+        self.accepted = 0
+        """How many connections were ever asked for."""
+        self.trouble: EncryptedStream | None = None
+        self._loop = asyncio.new_event_loop()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self._accepting = self._call(self._start_accepting())
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open now."""
+        return len(self._links)
+
+    def cut(self) -> None:
+        """Reset every open connection now; new ones are served."""
+        self._call(self._cut_all())
+
+    def refuse(self) -> None:
+        """Reset every connection and each new one at once, until `serve`."""
+        self._refusing = True
+        self.cut()
+
+    def serve(self) -> None:
+        self._refusing = False
+
+    def freeze(self) -> None:
+        """Keep all sockets open and forward nothing: a network that swallows packets."""
+        self._call(self._set_flowing(False))
+
+    def thaw(self) -> None:
+        """Forward again, and first what was held back."""
+        self._call(self._set_flowing(True))
+
+    def cut_after(self, direction: Direction, count: int) -> None:
+        """Let `count` more bytes (of all connections together) pass that way, then cut in mid-stream."""
+        self._add(AfterBytes(direction, count))
+
+    def cut_when(
+        self, direction: Direction, predicate: Callable[[bytes], bool], *, forward: bool = False
+    ) -> None:
+        """Cut the connection whose next chunk satisfies `predicate`; with `forward`, pass the chunk on first.
+
+        Of PostgreSQL a chunk is whole messages; of others it begins and ends where TCP likes.
+        """
+        self._add(OnChunk(direction, predicate, forward=forward))
+
+    def cut_before(self, statement: str | Callable[[Message], bool]) -> None:
+        """Cut the connection that next sends a statement containing the text, before the server sees it.
+
+        Text is compared without case; of a prepared statement, what counts is running it, not preparing it.
+        """
+        self._add(BeforeStatement(matcher(statement)))
+
+    def lose_answer(self, statement: str | Callable[[Message], bool]) -> None:
+        """Let the server run the next statement containing the text, commit, and answer; then cut instead.
+
+        The cut comes when the server is ready for the next query: what the statement did outside an open
+        transaction, or what a COMMIT made lasting, is there.
+        """
+        self._add(LoseAnswer(matcher(statement)))
+
+    def wait_cut(self, count: int = 1, *, deadline: float = 10.0) -> None:
+        """Wait until `count` connections in all have been cut: the fault was real, not merely armed."""
+        wait_until(
+            lambda: self.cuts >= count,
+            deadline=deadline,
+            describe=lambda: f"{count} connections to be cut; {self.cuts} were. {self.trouble or ''}",
+        )
+
+    def close(self) -> None:
+        """End all connections and the thread; safe to call twice."""
+        if self._loop.is_closed():
+            return
+        self._call(self._shut_down())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CALL_DEADLINE_S)
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_DEADLINE_S)
+
+    def _add(self, rule: Rule) -> None:
+        # Appended in the loop's thread: when this returns, nothing that is sent later can slip past the rule.
+        async def add() -> None:
+            self._rules.append(rule)
+
+        self._call(add())
+
+    async def _set_flowing(self, flowing: bool) -> None:
+        if flowing:
+            self._flowing.set()
+        else:
+            self._flowing.clear()
+
+    async def _start_accepting(self) -> asyncio.Task[None]:
+        return self._loop.create_task(self._accept())
+
+    async def _accept(self) -> None:
+        while True:
+            client, _ = await self._loop.sock_accept(self._listener)
+            self.accepted += 1
+            server = socket.socket()
+            server.setblocking(False)
+            link = _Link(client, server, postgres=self._postgres)
+            if self._refusing:
+                link.close(reset=True)
+            else:
+                self._links[link] = self._loop.create_task(self._serve(link))
+
+    async def _serve(self, link: _Link) -> None:
+        """Pump both ways until one side ends or a fault cuts; closes both sockets whatever happens."""
+        reset = True
+        pumps: list[asyncio.Task[None]] = []
+        try:
+            await self._loop.sock_connect(link.server, self._target)
+            for end in (link.client, link.server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            pumps = [
+                self._loop.create_task(self._pump(link, "to_server", link.client, link.server)),
+                self._loop.create_task(self._pump(link, "to_client", link.server, link.client)),
+            ]
+            done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            reset = any(task.exception() is not None for task in done)
+        except OSError:
+            pass  # the target is down: the client sees a reset
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            ends = await asyncio.gather(*pumps, return_exceptions=True)
+            self._links.pop(link, None)
+            link.close(reset=reset)
+            # Counted when the sockets are gone: who has waited for the cut finds the connection broken.
+            self.cuts += any(isinstance(end, Cut) for end in ends)
+            self.trouble = next((end for end in ends if isinstance(end, EncryptedStream)), self.trouble)
+
+    async def _pump(
+        self, link: _Link, direction: Direction, source: socket.socket, sink: socket.socket
+    ) -> None:
+        while chunk := await self._loop.sock_recv(source, _CHUNK):
+            await self._flowing.wait()
+            try:
+                passing = self._look(link.piece(direction, chunk))
+            except Cut as cut:
+                with contextlib.suppress(OSError):
+                    await self._loop.sock_sendall(sink, cut.passing)
+                raise
+            await self._loop.sock_sendall(sink, passing)
+        await self._flowing.wait()
+
+    def _look(self, piece: Piece) -> bytes:
+        for rule in self._rules:
+            if rule.link not in {None, piece.link}:
+                continue
+            try:
+                passing = rule.see(piece)
+            except Cut:
+                self._rules.remove(rule)
+                raise
+            if passing != piece.data:
+                return passing
+        return piece.data
+
+    async def _cut_all(self) -> None:
+        links = dict(self._links)
+        for task in links.values():
+            task.cancel()
+        await asyncio.gather(*links.values(), return_exceptions=True)
+        for link in links:  # a task that was cancelled before its first step closed nothing
+            self._links.pop(link, None)
+            link.close(reset=True)
+        self.cuts += len(links)
+
+    async def _shut_down(self) -> None:
+        self._accepting.cancel()
+        await asyncio.gather(self._accepting, return_exceptions=True)
+        self._listener.close()
+        await self._cut_all()
