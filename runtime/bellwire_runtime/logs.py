@@ -58,9 +58,16 @@ def configure(*, log_format: str = "auto", log_level: str = "info", stream: Text
 def _renderer(log_format: str, out: TextIO) -> Processor:
     if log_format == "json" or (log_format == "auto" and not out.isatty()):
         return structlog.processors.JSONRenderer(default=str)
-    return structlog.processors.KeyValueRenderer(
+    pairs = structlog.processors.KeyValueRenderer(
         key_order=["timestamp", "level", "logger", "event"], drop_missing=True
     )
+
+    def readable(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
+        trace = event.pop("exception", None)
+        line = str(pairs(logger, method, event))
+        return f"{line}\n{trace}" if trace else line
+
+    return readable
 
 
 def _redacted(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

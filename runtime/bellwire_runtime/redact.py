@@ -7,8 +7,8 @@ import re
 
 __all__ = ["redact"]
 
-# scheme://user:password@host, where the password itself may hold anything but "@" or a space …
-_IN_URL = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s@]*@", re.IGNORECASE)
+# scheme://user:password@host, up to the last "@": a password that should have been escaped is one too …
+_IN_URL = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s:/@]*):\S*@", re.IGNORECASE)
 # … and password=…, as libpq's keyword form and a URL's query string have it, quoted or not.
 _KEYWORD = re.compile(r"(?P<head>\b(?:ssl)?password\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s&'\"]+)", re.IGNORECASE)
 
