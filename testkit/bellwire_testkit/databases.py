@@ -78,7 +78,7 @@ class Database:
 class Template:
     """A database that `prepare` filled once, sealed against connections, and cloned for each test."""
 
-    def __init__(self, server: PostgresServer, prepare: Callable[[str], None]) -> None:
+    def __init__(self, server: PostgresServer, prepare: Callable[[str], object]) -> None:
         self._server = server
         # Several runs may share one server (an address in the environment): names are drawn, not fixed.
         self._prefix = f"bellwire_test_{secrets.token_hex(4)}"

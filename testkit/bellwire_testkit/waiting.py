@@ -44,18 +44,14 @@ def wait_until(condition: Callable[[], T | None], *, deadline: float = 10.0, des
 
 
 async def wait_until_async(
-    condition: Callable[[], Awaitable[T | None]] | Callable[[], T | None],
-    *,
-    deadline: float = 10.0,
-    describe: Description,
-) -> T:
+    condition: Callable[[], Any], *, deadline: float = 10.0, describe: Description
+) -> Any:
     """The same on an event loop, which goes on between looks; the condition may be sync or async."""
     end = time.monotonic() + deadline
     while True:
         late = time.monotonic() >= end
-        found: Any = condition()
-        answer: T = await found if isinstance(found, Awaitable) else found
-        if answer:
+        found = condition()
+        if answer := (await found if isinstance(found, Awaitable) else found):
             return answer
         if late:
             raise _timed_out(deadline, describe)
