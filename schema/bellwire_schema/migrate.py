@@ -126,8 +126,18 @@ def check(url: str) -> None:
 
 
 def head() -> str:
-    """The revision that this code needs."""
-    return _head()
+    """The revision this code needs."""
+    found = _scripts().get_current_head()
+    assert found is not None  # noqa: S101 - for the type checker: the package holds at least one revision
+    return found
+
+
+def revision(connection: Connection) -> str | None:
+    """The revision the database is at, None where there is no schema."""
+    if not _exists(connection, "SELECT to_regclass('bellwire.alembic_version') IS NOT NULL"):
+        return None
+    row = driver(connection).execute("SELECT max(version_num) FROM bellwire.alembic_version").fetchone()
+    return row[0] if row else None
 
 
 def sql() -> str:
@@ -154,7 +164,7 @@ def sql() -> str:
             "\\endif",
         ]
     parts += [
-        f"SELECT max(version_num) = '{_head()}' AS current",
+        f"SELECT max(version_num) = '{head()}' AS current",
         "  FROM bellwire.alembic_version \\gset",
         "\\if :current",
         *_programs(),
@@ -219,14 +229,11 @@ def _replace(raw: psycopg.Connection[Any], text: str) -> None:
 
 
 def _status(connection: Connection) -> Status:
-    if not _exists(connection, "SELECT to_regclass('bellwire.alembic_version') IS NOT NULL"):
-        return Status(None, _head(), functions_current=False)
-    raw = driver(connection)
-    row = raw.execute("SELECT max(version_num) FROM bellwire.alembic_version").fetchone()
-    if row is None or row[0] is None:
-        return Status(None, _head(), functions_current=False)
-    digests = raw.execute("SELECT functions_digest FROM bellwire.installation").fetchone()
-    return Status(row[0], _head(), functions_current=digests == (digest(),))
+    found = revision(connection)
+    if found is None:
+        return Status(None, head(), functions_current=False)
+    row = driver(connection).execute("SELECT functions_digest FROM bellwire.installation").fetchone()
+    return Status(found, head(), functions_current=row == (digest(),))
 
 
 def _exists(connection: Connection, query: str) -> bool:
@@ -236,9 +243,3 @@ def _exists(connection: Connection, query: str) -> bool:
 
 def _scripts() -> ScriptDirectory:
     return ScriptDirectory(str(_MIGRATIONS))
-
-
-def _head() -> str:
-    head = _scripts().get_current_head()
-    assert head is not None  # noqa: S101 - for the type checker: the package holds at least one revision
-    return head
