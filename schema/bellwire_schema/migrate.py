@@ -147,7 +147,7 @@ def sql() -> str:
         "\\set ON_ERROR_STOP on",
         "BEGIN;",
         "SET LOCAL client_min_messages = warning;",
-        "SET LOCAL search_path = pg_catalog, pg_temp;",
+        "SET LOCAL search_path = bellwire, pg_temp;",
         f"SELECT pg_advisory_xact_lock({_LOCK});",
         "CREATE SCHEMA IF NOT EXISTS bellwire;",
         "CREATE TABLE IF NOT EXISTS bellwire.alembic_version (",
@@ -177,7 +177,7 @@ def sql() -> str:
 def _upgrade(connection: Connection) -> Status:
     raw = driver(connection)
     raw.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-    raw.execute("SET LOCAL search_path = pg_catalog, pg_temp")
+    raw.execute("SET LOCAL search_path = bellwire, pg_temp")
     raw.execute("SET LOCAL statement_timeout = 0")
     raw.execute("SET LOCAL client_min_messages = warning")
     raw.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")

@@ -84,9 +84,9 @@ def diff(connection: Connection, *, app: str, declared: Sequence[KindPolicy]) ->
 
 
 def apply(connection: Connection, *, app: str, declared: Sequence[KindPolicy], actor: str) -> list[Change]:
-    """Write what is declared in the caller's transaction, on record under `actor`; returns what changed.
+    """Write what is declared in the caller's transaction, on record under `actor`; returns the changes.
 
-    Kinds of this app that are no longer declared keep their policy, marked retired: their jobs still run by it.
+    Kinds of this app that are no longer declared keep their policy, marked retired: their jobs run by it.
     Raises ConfigError where a kind belongs to another app; then nothing is written.
     """
     # One apply at a time: two deploys of one app must not each retire what the other has just created.
