@@ -97,10 +97,29 @@ class Template:
         self._clones += 1
         database = Database(self._server, f"{self._prefix}_{self._clones}")
         self._create(database.name, template=self._original.name)
+        self._copy_role_settings(database)
         with database.connect() as conn:
             if conn.execute("SELECT to_regclass('bellwire.installation')").fetchone() != (None,):
                 conn.execute("UPDATE bellwire.installation SET id = gen_random_uuid()")
         return database
+
+    def _copy_role_settings(self, database: Database) -> None:
+        """CREATE DATABASE leaves behind what ALTER ROLE … IN DATABASE set, and daemons depend on it."""
+        rows = self._admin.execute(
+            "SELECT r.rolname, split_part(c, '=', 1), substr(c, strpos(c, '=') + 1)"
+            " FROM pg_db_role_setting s JOIN pg_roles r ON r.oid = s.setrole, unnest(s.setconfig) AS c"
+            " WHERE s.setdatabase = (SELECT oid FROM pg_database WHERE datname = %s)",
+            (self._original.name,),
+        ).fetchall()
+        for role, setting, value in rows:
+            self._admin.execute(
+                sql.SQL("ALTER ROLE {} IN DATABASE {} SET {} = {}").format(
+                    sql.Identifier(role),
+                    sql.Identifier(database.name),
+                    sql.Identifier(setting),
+                    sql.Literal(value),
+                )
+            )
 
     def drop(self) -> None:
         self._admin.close()

@@ -39,6 +39,12 @@ def test_a_session_left_open_fails_the_test_that_left_it(template: Template) -> 
             conn.execute("SELECT 1")
 
 
+def test_a_clone_has_the_roles_settings(database: Database) -> None:
+    with psycopg.connect(database.url_as("bellwire_relay")) as relay:
+        assert relay.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("25s",)
+        assert relay.execute("SHOW statement_timeout").fetchone() == ("30s",)
+
+
 def test_url_as_a_role(database: Database, conn: psycopg.Connection[Any]) -> None:
     conn.execute(f"CREATE ROLE {database.name}_ana LOGIN")
     with psycopg.connect(database.url_as(f"{database.name}_ana")) as other:
