@@ -85,6 +85,7 @@ CREATE INDEX job_deadline ON bellwire.job (deadline_at)
     WHERE deadline_at IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX job_ordering ON bellwire.job (kind, tenant, ordering_key, id)
     WHERE ordering_key IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX job_finished ON bellwire.job (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX job_failed ON bellwire.job (kind, finished_at) WHERE state = 'failed';
 
 CREATE TABLE bellwire.attempt (
@@ -333,6 +334,8 @@ CREATE TYPE bellwire.submission AS (
     trace_context jsonb);
 CREATE TYPE bellwire.receipt AS (
     n integer, job_id uuid, outcome text, state text, run_at timestamptz, code text, detail jsonb);
+CREATE TYPE bellwire.answer AS (
+    job_id uuid, outcome text, state text, run_at timestamptz, code text, detail jsonb);
 CREATE TYPE bellwire.verdict AS (
     id uuid, outcome text, state text, reason text, run_at timestamptz, error_class text, code text,
     message text, result jsonb, used smallint, unknown_errors smallint, deaths smallint, waits smallint,

@@ -1,0 +1,237 @@
+-- The first thing wrong with a submission, or null. The client says the same with better words before any SQL; this
+-- is for those who come by plain SQL.
+CREATE OR REPLACE FUNCTION bellwire._complaint(s bellwire.submission) RETURNS jsonb LANGUAGE sql STABLE AS $$
+    SELECT CASE
+        WHEN s.kind IS NULL OR s.kind !~ '^[a-z][a-z0-9_.]{0,62}$'
+            THEN jsonb_build_object('field', 'kind', 'message', 'a kind is [a-z][a-z0-9_.]{0,62}')
+        WHEN s.version IS NULL OR s.version NOT BETWEEN 1 AND 32767
+            THEN jsonb_build_object('field', 'version', 'message', 'a version is 1 to 32767')
+        WHEN s.payload IS NULL OR jsonb_typeof(s.payload) <> 'object'
+            THEN jsonb_build_object('field', 'payload', 'message', 'the payload is a JSON object')
+        WHEN octet_length(s.payload::text) > 65536
+             AND octet_length(replace(replace(s.payload::text, '": ', '":'), ', ', ',')) > 65536
+            THEN jsonb_build_object('field', 'payload', 'message',
+                                    'the payload is over 65,536 bytes; store it elsewhere and submit a reference')
+        WHEN s.tenant IS NULL OR length(s.tenant) > 255
+            THEN jsonb_build_object('field', 'tenant', 'message', 'a tenant is text of at most 255 characters')
+        WHEN length(s.key) > 1024
+            THEN jsonb_build_object('field', 'key', 'message', 'a key is at most 1,024 characters')
+        WHEN (s.key IS NULL) <> (s.unique_until IS NULL)
+            THEN jsonb_build_object('field', 'unique_until', 'message',
+                                    'a key needs unique_until (started, finished or pruned), and only a key has one')
+        WHEN s.unique_until NOT IN ('started', 'finished', 'pruned')
+            THEN jsonb_build_object('field', 'unique_until', 'message', 'one of started, finished, pruned')
+        WHEN s.priority NOT BETWEEN -100 AND 100
+            THEN jsonb_build_object('field', 'priority', 'message', 'a priority is -100 to 100')
+        WHEN s.run_at IS NOT NULL AND s.run_in IS NOT NULL
+            THEN jsonb_build_object('field', 'run_in', 'message', 'give run_at or run_in, not both')
+        WHEN NOT isfinite(s.run_at) OR NOT isfinite(s.deadline)
+            THEN jsonb_build_object('field', 'run_at', 'message', 'run_at and deadline are finite')
+        WHEN s.max_age <= interval '0'
+            THEN jsonb_build_object('field', 'max_age', 'message', 'max_age is more than nothing')
+        WHEN s.on_duplicate NOT IN ('existing', 'replace', 'supersede', 'reopen')
+            THEN jsonb_build_object('field', 'on_duplicate', 'message', 'one of existing, replace, supersede, reopen')
+        WHEN s.on_duplicate <> 'existing' AND s.key IS NULL
+            THEN jsonb_build_object('field', 'on_duplicate', 'message', 'only a job with a key can have a duplicate')
+        END
+$$;
+
+-- The top-level fields in which two payloads differ, in order.
+CREATE OR REPLACE FUNCTION bellwire._differing(p_a jsonb, p_b jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT COALESCE(jsonb_agg(k ORDER BY k), '[]') FROM (
+        SELECT COALESCE(a.key, b.key) AS k FROM jsonb_each(p_a) a FULL JOIN jsonb_each(p_b) b ON b.key = a.key
+         WHERE a.value IS DISTINCT FROM b.value) AS d
+$$;
+
+-- What a submission gets that found a job in its place: existing, or a key conflict that names the fields. Payloads of
+-- two versions are not compared; one whose payload is gone or is not JSON is compared by its digest.
+CREATE OR REPLACE FUNCTION bellwire._meet(s bellwire.submission, j bellwire.job) RETURNS bellwire.receipt
+LANGUAGE sql STABLE AS $$
+    SELECT CASE
+        WHEN j.kind <> s.kind OR j.tenant <> s.tenant THEN
+            ROW(s.n, j.id, NULL, j.state, j.run_at, 'key_conflict',
+                jsonb_build_object('fields', jsonb_build_array('job_id'), 'digest_only', false))::receipt
+        WHEN j.version <> s.version
+             OR (j.payload IS NOT NULL AND j.codec = 'json' AND s.codec = 'json' AND j.payload = s.payload)
+             OR ((j.payload IS NULL OR j.codec <> 'json' OR s.codec <> 'json')
+                 AND (j.args_digest IS NULL OR s.args_digest IS NULL OR j.args_digest = s.args_digest)) THEN
+            ROW(s.n, j.id, 'existing', j.state, j.run_at, NULL, NULL)::receipt
+        WHEN j.payload IS NOT NULL AND j.codec = 'json' AND s.codec = 'json' THEN
+            ROW(s.n, j.id, NULL, j.state, j.run_at, 'key_conflict',
+                jsonb_build_object('fields', _differing(j.payload, s.payload), 'digest_only', false))::receipt
+        ELSE
+            ROW(s.n, j.id, NULL, j.state, j.run_at, 'key_conflict',
+                jsonb_build_object('fields', '[]'::jsonb, 'digest_only', true))::receipt
+        END
+$$;
+
+-- Writes what it can of a set: insert and look-up are statements of their own, so the look-up sees the winner that the
+-- insert waited for; where the winner vanished in between, both are tried again. Keys are taken in sorted order.
+CREATE OR REPLACE FUNCTION bellwire._write(p_jobs bellwire.submission[], p_now timestamptz)
+RETURNS bellwire.receipt[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_pending integer[];
+    v_done receipt[] := '{}';
+    v_more receipt[];
+    v_job submission;
+    v_one receipt;
+BEGIN
+    SELECT array_agg(u.n ORDER BY u.kind, u.tenant, u.key, u.n) INTO v_pending FROM unnest(p_jobs) AS u;
+    FOR tries IN 1 .. 10 LOOP
+        WITH fresh AS (
+            INSERT INTO job (id, kind, version, key, label, unique_until, args_digest, payload, codec, tenant,
+                             priority, ordering_key, state, reason, run_at, eligible_at, deadline_at, max_age,
+                             trace_context, created_at)
+            SELECT u.job_id, u.kind, u.version, u.key, u.key, u.unique_until, u.args_digest, u.payload, u.codec,
+                   u.tenant, u.priority, u.ordering_key,
+                   CASE WHEN u.run_at > p_now THEN 'scheduled' ELSE 'ready' END,
+                   CASE WHEN u.run_at > p_now THEN 'run_at' END,
+                   u.run_at, CASE WHEN u.run_at <= p_now THEN p_now END, u.deadline, u.max_age,
+                   u.trace_context, p_now
+              FROM unnest(v_pending) WITH ORDINALITY AS p(n, place) JOIN unnest(p_jobs) AS u ON u.n = p.n
+             ORDER BY p.place
+            ON CONFLICT DO NOTHING
+            RETURNING id, kind, version, tenant, priority, state, run_at),
+        woken AS (
+            INSERT INTO outbox (job_id, kind, version, tenant, rank, eligible_at)
+            SELECT f.id, f.kind, f.version, f.tenant,
+                   p_now - f.priority * COALESCE(k.aging, interval '60 seconds'), p_now
+              FROM fresh f LEFT JOIN kind k ON k.name = f.kind WHERE f.state = 'ready')
+        -- Two of one set may bring the same id: only the first of them was written.
+        SELECT array_agg(ROW(d.n, d.id, 'created', d.state, d.run_at, NULL, NULL)::receipt) INTO v_more FROM (
+            SELECT DISTINCT ON (f.id) u.n, f.id, f.state, f.run_at
+              FROM unnest(v_pending) WITH ORDINALITY AS p(n, place)
+              JOIN unnest(p_jobs) AS u ON u.n = p.n JOIN fresh f ON f.id = u.job_id
+             ORDER BY f.id, p.place) AS d;
+        v_done := v_done || v_more;
+        IF cardinality(v_done) = cardinality(p_jobs) THEN
+            RETURN v_done;
+        END IF;
+        v_pending := _left(v_pending, v_more);
+
+        -- Somebody was first: the id that was brought counts before the key.
+        SELECT array_agg(_meet(m.s, m.j)) INTO v_more FROM (
+            SELECT s, CASE WHEN i.id IS NOT NULL THEN i ELSE h END AS j
+              FROM unnest(v_pending) AS p(n) JOIN unnest(p_jobs) AS s ON s.n = p.n
+              LEFT JOIN job i ON i.id = s.job_id
+              LEFT JOIN job h ON h.kind = s.kind AND h.tenant = s.tenant AND h.key = s.key
+             WHERE i.id IS NOT NULL OR (h.id IS NOT NULL AND s.on_duplicate = 'existing')) AS m;
+        v_done := v_done || v_more;
+        v_pending := _left(v_pending, v_more);
+        FOR v_job IN SELECT s.* FROM unnest(v_pending) WITH ORDINALITY AS p(n, place)
+                       JOIN unnest(p_jobs) AS s ON s.n = p.n AND s.on_duplicate <> 'existing' ORDER BY p.place LOOP
+            v_one := _submit_over(v_job);
+            IF v_one.n IS NOT NULL THEN
+                v_done := v_done || v_one;
+                v_pending := array_remove(v_pending, v_one.n);
+            END IF;
+        END LOOP;
+        IF cardinality(v_done) = cardinality(p_jobs) THEN
+            RETURN v_done;
+        END IF;
+    END LOOP;
+    RAISE EXCEPTION 'could not submit: the holder of the key vanished ten times' USING ERRCODE = '40001';
+END $$;
+
+CREATE OR REPLACE FUNCTION bellwire._left(p_pending integer[], p_done bellwire.receipt[]) RETURNS integer[]
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT array_agg(p.n ORDER BY p.place) FROM unnest(p_pending) WITH ORDINALITY AS p(n, place)
+     WHERE NOT EXISTS (SELECT FROM unnest(p_done) AS d WHERE d.n = p.n)
+$$;
+
+-- One way in for every client: a set is written as a whole or not at all, and answered in the order given.
+CREATE OR REPLACE FUNCTION bellwire._submit(p_jobs bellwire.submission[]) RETURNS SETOF bellwire.receipt
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := bellwire.now();
+    v_jobs submission[];
+    v_done receipt[];
+    v_refused receipt[];
+    v_relays uuid[];
+BEGIN
+    -- Ids from the database's clock, ascending in the order given, unless brought by the caller.
+    SELECT array_agg(ROW(u.n, u.kind, u.version, u.payload, u.tenant, u.key, u.unique_until, COALESCE(u.priority, 0),
+                         u.ordering_key, w.run_at, u.run_in, COALESCE(u.deadline, w.run_at + u.max_age),
+                         COALESCE(u.max_age, u.deadline - w.run_at), COALESCE(u.job_id, uuid7(v_now, u.n)),
+                         COALESCE(u.on_duplicate, 'existing'), u.wake, u.args_digest, COALESCE(u.codec, 'json'),
+                         u.trace_context)::submission ORDER BY u.n),
+           array_agg(ROW(u.n, NULL, NULL, NULL, NULL, 'payload_invalid', w.complaint)::receipt ORDER BY u.n)
+               FILTER (WHERE w.complaint IS NOT NULL)
+      INTO v_jobs, v_refused
+      FROM unnest(p_jobs) AS u
+     CROSS JOIN LATERAL (SELECT COALESCE(u.run_at, v_now + u.run_in, v_now) AS run_at, _complaint(u) AS complaint) AS w;
+    IF v_refused IS NULL AND EXISTS (SELECT FROM unnest(v_jobs) AS u JOIN kind k ON k.name = u.kind
+                                      WHERE k.backlog IS NOT NULL) THEN
+        -- Capacity is compared with a measured number; a measure older than 30 s refuses nobody. A repeat of what is
+        -- there already is no new work.
+        SELECT array_agg(ROW(u.n, NULL, NULL, NULL, NULL, 'over_capacity', jsonb_build_object(
+                   'backlog', m.ready + m.scheduled,
+                   'drain_seconds', (m.ready + m.scheduled) / NULLIF(m.finished_per_second, 0)))::receipt ORDER BY u.n)
+          INTO v_refused
+          FROM unnest(v_jobs) AS u
+          JOIN kind k ON k.name = u.kind AND k.backlog IS NOT NULL AND k.when_full = 'reject'
+          JOIN measure m ON m.kind = u.kind AND m.measured_at > v_now - interval '30 seconds'
+                        AND m.ready + m.scheduled >= k.backlog
+         WHERE NOT EXISTS (SELECT FROM job j WHERE j.id = u.job_id)
+           AND NOT EXISTS (SELECT FROM job j WHERE j.kind = u.kind AND j.tenant = u.tenant AND j.key = u.key);
+    END IF;
+    IF v_refused IS NULL AND cardinality(p_jobs) = 1 THEN
+        -- A single submit decides every refusal before it writes, so it needs no subtransaction.
+        v_done := _write(v_jobs, v_now);
+        SELECT array_agg(d) INTO v_refused FROM unnest(v_done) AS d WHERE d.code IS NOT NULL;
+    ELSIF v_refused IS NULL THEN
+        BEGIN
+            v_done := _write(v_jobs, v_now);
+            SELECT array_agg(d) INTO v_refused FROM unnest(v_done) AS d WHERE d.code IS NOT NULL;
+            IF v_refused IS NOT NULL THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'BW001';
+            END IF;
+        EXCEPTION WHEN SQLSTATE 'BW001' THEN
+            NULL;
+        END;
+    END IF;
+    IF v_refused IS NOT NULL THEN
+        RETURN QUERY
+        SELECT u.n, r.job_id, NULL::text, r.state, r.run_at, COALESCE(r.code, 'not_submitted'), r.detail
+          FROM unnest(p_jobs) AS u LEFT JOIN unnest(v_refused) AS r ON r.n = u.n ORDER BY u.n;
+        RETURN;
+    END IF;
+
+    -- Only a relay that says it sleeps is woken: NOTIFY in every transaction would serialise commits.
+    SELECT array_agg(DISTINCT o.relay) INTO v_relays
+      FROM unnest(v_jobs) AS u JOIN kind_owner o ON o.kind = u.kind AND o.asleep_until > v_now
+     WHERE u.run_at <= v_now AND u.wake IS NOT FALSE;
+    IF v_relays IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
+        PERFORM pg_notify('bellwire_relay_' || replace(r::text, '-', ''), '') FROM unnest(v_relays) AS r;
+    END IF;
+    RETURN QUERY SELECT d.* FROM unnest(v_done) AS d ORDER BY d.n;
+END $$;
+
+-- A submission that means to do something about the job that holds its key. Null: the key is free now, insert again.
+CREATE OR REPLACE FUNCTION bellwire._submit_over(s bellwire.submission) RETURNS bellwire.receipt
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_holder job;
+    v_met receipt;
+BEGIN
+    SELECT j.* INTO v_holder FROM job j WHERE j.kind = s.kind AND j.tenant = s.tenant AND j.key = s.key FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    v_met := _meet(s, v_holder);
+    IF s.on_duplicate = 'replace' AND v_holder.state IN ('ready', 'scheduled') THEN
+        PERFORM replace(ARRAY[v_holder.id], ARRAY[s]);
+        RETURN (SELECT ROW(s.n, j.id, 'replaced', j.state, j.run_at, NULL, NULL)::receipt FROM job j
+                 WHERE j.id = v_holder.id);
+    ELSIF s.on_duplicate = 'supersede' AND v_holder.finished_at IS NULL THEN
+        PERFORM supersede(ARRAY[v_holder.id], ARRAY[s.job_id]);
+        RETURN NULL;
+    ELSIF s.on_duplicate = 'reopen' AND v_holder.state IN ('failed', 'cancelled') AND v_met.code IS NULL THEN
+        IF EXISTS (SELECT FROM redrive(ARRAY[v_holder.id], NULL, 'application', 'reopened by a submit') r
+                    WHERE r.outcome = 'redriven') THEN
+            RETURN (SELECT ROW(s.n, j.id, 'reopened', j.state, j.run_at, NULL, NULL)::receipt FROM job j
+                     WHERE j.id = v_holder.id);
+        END IF;
+    END IF;
+    RETURN v_met;
+END $$;

@@ -1,0 +1,64 @@
+-- failed, cancelled -> ready: the same job id, the next generation, an audit row. Each id is judged alone: a key that
+-- somebody else has taken refuses that one. Tallies, cancel request and refused effects are cleared; the deadline is
+-- the one given or as long as the first was, never the old.
+CREATE OR REPLACE FUNCTION bellwire.redrive(
+    p_ids uuid[], p_generations integer[], p_actor text, p_reason text, p_deadline timestamptz DEFAULT NULL,
+    p_keep_checkpoint boolean DEFAULT true)
+RETURNS TABLE (job_id uuid, outcome text, holder uuid) LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = bellwire, pg_temp SET plan_cache_mode = force_generic_plan SET jit = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM 1 FROM job j WHERE j.id = ANY (p_ids) ORDER BY j.id FOR UPDATE;
+    BEGIN
+        RETURN QUERY
+        WITH clock AS (SELECT bellwire.now() AS at),
+        judged AS MATERIALIZED (
+            SELECT i.id, i.n,
+                   CASE WHEN j.id IS NULL THEN 'not_found'
+                        WHEN j.state NOT IN ('failed', 'cancelled') THEN 'not_redrivable'
+                        WHEN p_generations[i.n] <> j.generation THEN 'generation_differs'
+                        WHEN j.payload IS NULL THEN 'payload_gone'
+                        WHEN h.id IS NOT NULL OR row_number() OVER same_key > 1 THEN 'key_taken'
+                        ELSE 'redriven' END AS outcome,
+                   h.id AS holder
+              FROM unnest(p_ids) WITH ORDINALITY AS i(id, n)
+              LEFT JOIN job j ON j.id = i.id
+              LEFT JOIN job h ON h.kind = j.kind AND h.tenant = j.tenant AND h.key = j.label AND h.id <> j.id
+            WINDOW same_key AS (PARTITION BY j.kind, j.tenant, COALESCE(j.label, i.id::text) ORDER BY i.n)),
+        moved AS (
+            UPDATE job j
+               SET state = 'ready', reason = NULL, generation = j.generation + 1, run_at = clock.at,
+                   eligible_at = clock.at, finished_at = NULL, deadline_at = COALESCE(p_deadline, clock.at + j.max_age),
+                   key = j.label, superseded_by = NULL, attempts_used = 0, unknown_errors = 0, deaths = 0, waits = 0,
+                   releases = 0, cancel_requested_at = NULL, cancel_actor = NULL, cancel_reason = NULL,
+                   triage_note = NULL, checkpoint = CASE WHEN p_keep_checkpoint THEN j.checkpoint END
+              FROM clock, judged g WHERE j.id = g.id AND g.outcome = 'redriven'
+            RETURNING j.id, j.kind, j.version, j.tenant, j.priority, j.generation, j.eligible_at),
+        woken AS (
+            INSERT INTO outbox AS o (job_id, kind, version, tenant, rank, eligible_at)
+            SELECT m.id, m.kind, m.version, m.tenant,
+                   m.eligible_at - m.priority * COALESCE(k.aging, interval '60 seconds'), m.eligible_at
+              FROM moved m LEFT JOIN kind k ON k.name = m.kind
+            ON CONFLICT (job_id) DO UPDATE SET admitted_at = NULL, rank = excluded.rank),
+        cleared AS (DELETE FROM effect e USING moved m WHERE e.job_id = m.id AND e.status = 'refused'),
+        noted AS (
+            INSERT INTO audit (actor, action, kind, tenant, job_id, reason, new)
+            SELECT p_actor, 'redrive', m.kind, m.tenant, m.id, p_reason, jsonb_build_object('generation', m.generation)
+              FROM moved m)
+        SELECT g.id, g.outcome, g.holder FROM judged g ORDER BY g.n;
+        RETURN;
+    EXCEPTION WHEN unique_violation THEN
+        -- Somebody took a key between the look and the write: judge each alone, so only that one is refused.
+        IF cardinality(p_ids) = 1 THEN
+            RETURN QUERY SELECT p_ids[1], 'key_taken', h.id FROM job j LEFT JOIN job h
+                ON h.kind = j.kind AND h.tenant = j.tenant AND h.key = j.label WHERE j.id = p_ids[1];
+            RETURN;
+        END IF;
+    END;
+    FOR i IN 1 .. cardinality(p_ids) LOOP
+        RETURN QUERY SELECT r.job_id, r.outcome, r.holder
+          FROM redrive(p_ids[i : i], p_generations[i : i], p_actor, p_reason, p_deadline, p_keep_checkpoint) r;
+    END LOOP;
+END $$;
