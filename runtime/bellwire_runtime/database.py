@@ -224,6 +224,9 @@ class SupervisedConnection:
             # A task that even a dead socket does not wake is left behind: its error, if any, is nobody's.
             task.add_done_callback(_forget)
             await asyncio.wait({task}, timeout=1.0)
+            if not task.done():
+                # Whatever still watches the descriptor would next watch somebody else's: let it leak.
+                return
         with contextlib.suppress(Exception):
             await conn.close()
 

@@ -47,11 +47,13 @@ class Listener:
         self._proof_within = proof_within
         self._conn: Connection | None = None
         self._unproved = 0
+        self._busy = False
         self.standing = False
         self.deadline = proof_every + proof_within + connect_timeout + 30.0
 
     async def run_once(self) -> float | None:
-        """One proof, and then listening until the next is due. None: go on at once."""
+        """One proof, and then listening until the next is due."""
+        self._busy = True
         try:
             if self._conn is None:
                 self._conn = await connect(
@@ -71,11 +73,17 @@ class Listener:
         except BaseException:
             self._drop()
             raise
+        finally:
+            self._busy = False
         return 0.0
 
     async def close(self) -> None:
-        """Close, waiting for nobody."""
-        self._drop()
+        """Close, waiting for nobody; a pass that is under way ends at once with an error."""
+        self.standing = False
+        if self._conn is not None:
+            abandon(self._conn)
+            if not self._busy:
+                self._drop()
 
     async def _prove(self, conn: Connection) -> bool:
         nonce = _PROOF + uuid.uuid4().hex
