@@ -1,8 +1,8 @@
 """`make demo`: hundreds of real statements by real processes, one of which is killed where it hurts most.
 
-The kill is aimed, not hoped for: three attempts stand at doors (before drawing, between the temporary file and
-its promotion, between the promotion and the commit), and only when all three are seen there is their consumer
-killed. What comes of it is judged by verify.py, a separate program; its exit code is the demo's.
+The kill is aimed, not hoped for: three attempts stand at doors (before drawing, between the temporary file
+and its promotion, between the promotion and the commit), and only when all three are seen there is their
+consumer killed. What comes of it is judged by verify.py, a separate program; its exit code is the demo's.
 """
 
 import argparse
