@@ -5,13 +5,15 @@ AS 'SELECT statement_timestamp()';
 -- UUIDv7 (RFC 9562): 48 bits of milliseconds, 12 bits of their fraction, then the ordinal within the statement
 -- (18 bits), so a set ascends in the order given, then 44 random bits.
 CREATE OR REPLACE FUNCTION bellwire.uuid7(p_at timestamptz, p_ordinal integer) RETURNS uuid
-LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
-    SELECT (lpad(to_hex(us / 1000), 12, '0')
+LANGUAGE plpgsql VOLATILE PARALLEL SAFE AS $$
+DECLARE
+    us bigint := extract(epoch FROM p_at) * 1000000;
+BEGIN
+    RETURN (lpad(to_hex(us / 1000), 12, '0')
             || '7' || lpad(to_hex((us % 1000) * 4096 / 1000), 3, '0')
             || to_hex(8 | ((p_ordinal >> 16) & 3)) || lpad(to_hex(p_ordinal & 65535), 4, '0')
-            || right(replace(gen_random_uuid()::text, '-', ''), 11))::uuid
-      FROM (SELECT floor(extract(epoch FROM p_at) * 1000000)::bigint AS us) AS clock
-$$;
+            || right(gen_random_uuid()::text, 11))::uuid;
+END $$;
 
 -- Full jitter (AWS Architecture Blog, "Exponential Backoff And Jitter"): uniform(0, base x factor^(n - 1)),
 -- capped, never below the floor. The exponent is clamped, so no n overflows.

@@ -1,7 +1,8 @@
 -- The first thing wrong with a submission, or null. The client says the same with better words before any SQL; this
 -- is for those who come by plain SQL.
-CREATE OR REPLACE FUNCTION bellwire._complaint(s bellwire.submission) RETURNS jsonb LANGUAGE sql STABLE AS $$
-    SELECT CASE
+CREATE OR REPLACE FUNCTION bellwire._complaint(s bellwire.submission) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN CASE
         WHEN s.kind IS NULL OR s.kind !~ '^[a-z][a-z0-9_.]{0,62}$'
             THEN jsonb_build_object('field', 'kind', 'message', 'a kind is [a-z][a-z0-9_.]{0,62}')
         WHEN s.version IS NULL OR s.version NOT BETWEEN 1 AND 32767
@@ -33,8 +34,8 @@ CREATE OR REPLACE FUNCTION bellwire._complaint(s bellwire.submission) RETURNS js
             THEN jsonb_build_object('field', 'on_duplicate', 'message', 'one of existing, replace, supersede, reopen')
         WHEN s.on_duplicate <> 'existing' AND s.key IS NULL
             THEN jsonb_build_object('field', 'on_duplicate', 'message', 'only a job with a key can have a duplicate')
-        END
-$$;
+        END;
+END $$;
 
 -- The top-level fields in which two payloads differ, in order.
 CREATE OR REPLACE FUNCTION bellwire._differing(p_a jsonb, p_b jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
@@ -65,18 +66,18 @@ LANGUAGE sql STABLE AS $$
         END
 $$;
 
--- Writes what it can of a set: insert and look-up are statements of their own, so the look-up sees the winner that the
--- insert waited for; where the winner vanished in between, both are tried again. Keys are taken in sorted order.
+-- Writes a set whose members come sorted by key, so that two sets take their keys in one order. Insert and look-up are
+-- statements of their own, so the look-up sees the winner that the insert waited for; where the winner vanished in
+-- between, both are tried again.
 CREATE OR REPLACE FUNCTION bellwire._write(p_jobs bellwire.submission[], p_now timestamptz)
 RETURNS bellwire.receipt[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_pending integer[];
+    v_pending submission[] := p_jobs;
+    v_ids uuid[];
     v_done receipt[] := '{}';
-    v_more receipt[];
     v_job submission;
     v_one receipt;
 BEGIN
-    SELECT array_agg(u.n ORDER BY u.kind, u.tenant, u.key, u.n) INTO v_pending FROM unnest(p_jobs) AS u;
     FOR tries IN 1 .. 10 LOOP
         WITH fresh AS (
             INSERT INTO job (id, kind, version, key, label, unique_until, args_digest, payload, codec, tenant,
@@ -88,55 +89,53 @@ BEGIN
                    CASE WHEN u.run_at > p_now THEN 'run_at' END,
                    u.run_at, CASE WHEN u.run_at <= p_now THEN p_now END, u.deadline, u.max_age,
                    u.trace_context, p_now
-              FROM unnest(v_pending) WITH ORDINALITY AS p(n, place) JOIN unnest(p_jobs) AS u ON u.n = p.n
-             ORDER BY p.place
+              FROM unnest(v_pending) AS u
             ON CONFLICT DO NOTHING
-            RETURNING id, kind, version, tenant, priority, state, run_at),
+            RETURNING id, kind, version, tenant, priority, state),
         woken AS (
             INSERT INTO outbox (job_id, kind, version, tenant, rank, eligible_at)
             SELECT f.id, f.kind, f.version, f.tenant,
                    p_now - f.priority * COALESCE(k.aging, interval '60 seconds'), p_now
               FROM fresh f LEFT JOIN kind k ON k.name = f.kind WHERE f.state = 'ready')
-        -- Two of one set may bring the same id: only the first of them was written.
-        SELECT array_agg(ROW(d.n, d.id, 'created', d.state, d.run_at, NULL, NULL)::receipt) INTO v_more FROM (
-            SELECT DISTINCT ON (f.id) u.n, f.id, f.state, f.run_at
-              FROM unnest(v_pending) WITH ORDINALITY AS p(n, place)
-              JOIN unnest(p_jobs) AS u ON u.n = p.n JOIN fresh f ON f.id = u.job_id
-             ORDER BY f.id, p.place) AS d;
-        v_done := v_done || v_more;
+        SELECT array_agg(f.id) INTO v_ids FROM fresh f;
+        v_done := v_done || ARRAY(  -- two of one set may bring the same id: only the first of them was written
+            SELECT DISTINCT ON (u.job_id) ROW(u.n, u.job_id, 'created',
+                       CASE WHEN u.run_at > p_now THEN 'scheduled' ELSE 'ready' END, u.run_at, NULL, NULL)::receipt
+              FROM unnest(v_pending) WITH ORDINALITY AS u(n, kind, version, payload, tenant, key, unique_until, priority,
+                       ordering_key, run_at, run_in, deadline, max_age, job_id, on_duplicate, wake, args_digest, codec,
+                       trace_context, place)
+             WHERE u.job_id = ANY (v_ids) ORDER BY u.job_id, u.place);
         IF cardinality(v_done) = cardinality(p_jobs) THEN
             RETURN v_done;
         END IF;
-        v_pending := _left(v_pending, v_more);
 
         -- Somebody was first: the id that was brought counts before the key.
-        SELECT array_agg(_meet(m.s, m.j)) INTO v_more FROM (
-            SELECT s, CASE WHEN i.id IS NOT NULL THEN i ELSE h END AS j
-              FROM unnest(v_pending) AS p(n) JOIN unnest(p_jobs) AS s ON s.n = p.n
+        v_pending := _left(v_pending, v_done);
+        v_done := v_done || ARRAY(
+            SELECT _meet(s, CASE WHEN i.id IS NOT NULL THEN i ELSE h END)
+              FROM unnest(v_pending) AS s
               LEFT JOIN job i ON i.id = s.job_id
               LEFT JOIN job h ON h.kind = s.kind AND h.tenant = s.tenant AND h.key = s.key
-             WHERE i.id IS NOT NULL OR (h.id IS NOT NULL AND s.on_duplicate = 'existing')) AS m;
-        v_done := v_done || v_more;
-        v_pending := _left(v_pending, v_more);
-        FOR v_job IN SELECT s.* FROM unnest(v_pending) WITH ORDINALITY AS p(n, place)
-                       JOIN unnest(p_jobs) AS s ON s.n = p.n AND s.on_duplicate <> 'existing' ORDER BY p.place LOOP
+             WHERE i.id IS NOT NULL OR (h.id IS NOT NULL AND s.on_duplicate = 'existing'));
+        FOREACH v_job IN ARRAY _left(v_pending, v_done) LOOP
+            CONTINUE WHEN v_job.on_duplicate = 'existing';
             v_one := _submit_over(v_job);
             IF v_one.n IS NOT NULL THEN
                 v_done := v_done || v_one;
-                v_pending := array_remove(v_pending, v_one.n);
             END IF;
         END LOOP;
         IF cardinality(v_done) = cardinality(p_jobs) THEN
             RETURN v_done;
         END IF;
+        v_pending := _left(v_pending, v_done);
     END LOOP;
     RAISE EXCEPTION 'could not submit: the holder of the key vanished ten times' USING ERRCODE = '40001';
 END $$;
 
-CREATE OR REPLACE FUNCTION bellwire._left(p_pending integer[], p_done bellwire.receipt[]) RETURNS integer[]
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT array_agg(p.n ORDER BY p.place) FROM unnest(p_pending) WITH ORDINALITY AS p(n, place)
-     WHERE NOT EXISTS (SELECT FROM unnest(p_done) AS d WHERE d.n = p.n)
+CREATE OR REPLACE FUNCTION bellwire._left(p_pending bellwire.submission[], p_done bellwire.receipt[])
+RETURNS bellwire.submission[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT ARRAY(SELECT p FROM unnest(p_pending) AS p WHERE p.n NOT IN (SELECT d.n FROM unnest(p_done) AS d)
+                  ORDER BY p.kind, p.tenant, p.key, p.n)
 $$;
 
 -- One way in for every client: a set is written as a whole or not at all, and answered in the order given.
@@ -147,21 +146,27 @@ DECLARE
     v_jobs submission[];
     v_done receipt[];
     v_refused receipt[];
-    v_relays uuid[];
+    v_bounded boolean;
+    v_sleepers uuid[];
 BEGIN
     -- Ids from the database's clock, ascending in the order given, unless brought by the caller.
     SELECT array_agg(ROW(u.n, u.kind, u.version, u.payload, u.tenant, u.key, u.unique_until, COALESCE(u.priority, 0),
                          u.ordering_key, w.run_at, u.run_in, COALESCE(u.deadline, w.run_at + u.max_age),
                          COALESCE(u.max_age, u.deadline - w.run_at), COALESCE(u.job_id, uuid7(v_now, u.n)),
                          COALESCE(u.on_duplicate, 'existing'), u.wake, u.args_digest, COALESCE(u.codec, 'json'),
-                         u.trace_context)::submission ORDER BY u.n),
+                         u.trace_context)::submission ORDER BY u.kind, u.tenant, u.key, u.n),
            array_agg(ROW(u.n, NULL, NULL, NULL, NULL, 'payload_invalid', w.complaint)::receipt ORDER BY u.n)
-               FILTER (WHERE w.complaint IS NOT NULL)
-      INTO v_jobs, v_refused
+               FILTER (WHERE w.complaint IS NOT NULL),
+           bool_or(k.backlog IS NOT NULL),
+           array_agg(DISTINCT o.relay) FILTER (WHERE o.asleep_until > v_now AND w.run_at <= v_now
+                                                     AND u.wake IS NOT FALSE)
+      INTO v_jobs, v_refused, v_bounded, v_sleepers
       FROM unnest(p_jobs) AS u
-     CROSS JOIN LATERAL (SELECT COALESCE(u.run_at, v_now + u.run_in, v_now) AS run_at, _complaint(u) AS complaint) AS w;
-    IF v_refused IS NULL AND EXISTS (SELECT FROM unnest(v_jobs) AS u JOIN kind k ON k.name = u.kind
-                                      WHERE k.backlog IS NOT NULL) THEN
+     CROSS JOIN LATERAL (SELECT COALESCE(u.run_at, v_now + u.run_in, v_now) AS run_at, _complaint(u) AS complaint
+                         OFFSET 0) AS w
+      LEFT JOIN kind k ON k.name = u.kind
+      LEFT JOIN kind_owner o ON o.kind = u.kind;
+    IF v_bounded AND v_refused IS NULL THEN
         -- Capacity is compared with a measured number; a measure older than 30 s refuses nobody. A repeat of what is
         -- there already is no new work.
         SELECT array_agg(ROW(u.n, NULL, NULL, NULL, NULL, 'over_capacity', jsonb_build_object(
@@ -175,10 +180,12 @@ BEGIN
          WHERE NOT EXISTS (SELECT FROM job j WHERE j.id = u.job_id)
            AND NOT EXISTS (SELECT FROM job j WHERE j.kind = u.kind AND j.tenant = u.tenant AND j.key = u.key);
     END IF;
-    IF v_refused IS NULL AND cardinality(p_jobs) = 1 THEN
+    IF v_refused IS NULL AND cardinality(v_jobs) = 1 THEN
         -- A single submit decides every refusal before it writes, so it needs no subtransaction.
         v_done := _write(v_jobs, v_now);
-        SELECT array_agg(d) INTO v_refused FROM unnest(v_done) AS d WHERE d.code IS NOT NULL;
+        IF v_done[1].code IS NOT NULL THEN
+            v_refused := v_done;
+        END IF;
     ELSIF v_refused IS NULL THEN
         BEGIN
             v_done := _write(v_jobs, v_now);
@@ -196,13 +203,9 @@ BEGIN
           FROM unnest(p_jobs) AS u LEFT JOIN unnest(v_refused) AS r ON r.n = u.n ORDER BY u.n;
         RETURN;
     END IF;
-
     -- Only a relay that says it sleeps is woken: NOTIFY in every transaction would serialise commits.
-    SELECT array_agg(DISTINCT o.relay) INTO v_relays
-      FROM unnest(v_jobs) AS u JOIN kind_owner o ON o.kind = u.kind AND o.asleep_until > v_now
-     WHERE u.run_at <= v_now AND u.wake IS NOT FALSE;
-    IF v_relays IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
-        PERFORM pg_notify('bellwire_relay_' || replace(r::text, '-', ''), '') FROM unnest(v_relays) AS r;
+    IF v_sleepers IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
+        PERFORM pg_notify('bellwire_relay_' || replace(r::text, '-', ''), '') FROM unnest(v_sleepers) AS r;
     END IF;
     RETURN QUERY SELECT d.* FROM unnest(v_done) AS d ORDER BY d.n;
 END $$;
