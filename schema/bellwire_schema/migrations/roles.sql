@@ -71,11 +71,11 @@ DECLARE
         'bellwire_application', ARRAY['submit', 'try_submit', 'try_submit_many', 'cancel', 'get_job', 'find_job',
             'drain_estimate', 'begin_attempt', 'complete', 'checkpoint', 'hold_token'],
         'bellwire_relay', ARRAY['now', 'own', 'disown', 'sleep', 'wake', 'admit', 'promote', 'recover', 'expire',
-            'mend', 'measure'],
+            'mend', 'measure', 'prune'],
         'bellwire_consumer', ARRAY['now', 'claim', 'heartbeat', 'release_doubtful', 'succeed', 'retry',
             'throttle', 'snooze', 'fail', 'stop', 'release', 'beat_consumer', 'forget_consumer'],
         'bellwire_operator', ARRAY['now', 'submit', 'try_submit', 'try_submit_many', 'cancel', 'get_job',
-            'find_job', 'drain_estimate'],
+            'find_job', 'drain_estimate', 'redrive', 'hasten', 'reprioritise'],
         'bellwire_viewer', ARRAY['now']);
     v record;
 BEGIN
