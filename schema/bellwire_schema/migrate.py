@@ -114,7 +114,16 @@ def upgrade(url: str, *, wait: float = 300.0) -> Status:
 def status(url: str) -> Status:
     """Where the database stands, read only."""
     with connect(url, application_name="bellwire migrate") as connection, connection.begin():
-        return _status(connection)
+        return status_of(connection)
+
+
+def status_of(connection: Connection) -> Status:
+    """Where the database of this connection stands."""
+    found = revision(connection)
+    if found is None:
+        return Status(None, head(), functions_current=False)
+    row = driver(connection).execute("SELECT functions_digest FROM bellwire.installation").fetchone()
+    return Status(found, head(), functions_current=row == (digest(),))
 
 
 def check(url: str) -> None:
@@ -181,7 +190,7 @@ def _upgrade(connection: Connection) -> Status:
     raw.execute("SET LOCAL statement_timeout = 0")
     raw.execute("SET LOCAL client_min_messages = warning")
     raw.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
-    before = _status(connection)
+    before = status_of(connection)
     if before.ahead:
         return before
     if not _exists(connection, "SELECT to_regnamespace('bellwire') IS NOT NULL"):
@@ -226,14 +235,6 @@ def _replace(raw: psycopg.Connection[Any], text: str) -> None:
             for (signature,) in found:
                 raw.execute(f"DROP FUNCTION {signature}".encode())
         raw.execute(text.encode())
-
-
-def _status(connection: Connection) -> Status:
-    found = revision(connection)
-    if found is None:
-        return Status(None, head(), functions_current=False)
-    row = driver(connection).execute("SELECT functions_digest FROM bellwire.installation").fetchone()
-    return Status(found, head(), functions_current=row == (digest(),))
 
 
 def _exists(connection: Connection, query: str) -> bool:
