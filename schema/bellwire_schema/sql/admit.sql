@@ -137,10 +137,12 @@ DECLARE
     v_cap_left integer;
     v_heard uuid[] := '{}';
 BEGIN
-    -- Read only: which of our kinds have a wake-up at all.
+    -- Read only: which of our kinds have a wake-up at all. Scalar probes of the two partial indexes: an EXISTS is turned
+    -- into a join that reads the whole backlog for every kind.
     SELECT array_agg(o.kind) INTO v_busy FROM kind_owner o
      WHERE o.relay = p_relay AND o.token = p_token AND o.expires_at > v_now
-       AND EXISTS (SELECT FROM outbox w WHERE w.kind = o.kind);
+       AND COALESCE((SELECT true FROM outbox w WHERE w.kind = o.kind AND w.admitted_at IS NULL LIMIT 1),
+                    (SELECT true FROM outbox w WHERE w.kind = o.kind AND w.admitted_at IS NOT NULL LIMIT 1), false);
     IF v_busy IS NULL THEN
         RETURN;
     END IF;
