@@ -152,7 +152,7 @@ def _unserved(connection: Connection, _: datetime) -> list[Finding]:
         Finding(
             check="consumers",
             level="wrong",
-            text=f"{name} v{version} has ready jobs since {clock(since)} and no live consumer that declares it"
+            text=f"{name} v{version} has ready jobs since {clock(since)} and no live consumer declares it"
             + ("" if applied else ", and nobody applied it"),
             mend="start 'bellwire consumer --app …' with code that runs this version"
             + ("" if applied else ", and run 'bellwire apply'"),
@@ -228,7 +228,7 @@ def _locks(connection: Connection, now: datetime) -> list[Finding]:
         Finding(
             check="locks",
             level="wrong",
-            text=f"session {row.pid} ({row.usename}, {row.application_name or 'nameless'}) keeps jobs locked, "
+            text=f"session {row.pid} ({row.usename}, {row.application_name or 'nameless'}) locks jobs, "
             f"idle for {span(now - row.state_change)} in a transaction begun at {clock(row.xact_start)}",
             mend=f"end that transaction, or SELECT pg_terminate_backend({row.pid})",
         )
@@ -242,7 +242,7 @@ def _step(connection: Connection, _: datetime) -> list[Finding]:
         text(
             """SELECT (SELECT count(*) FROM (SELECT job_id FROM bellwire.outbox LIMIT 100000) o
                         LEFT JOIN bellwire.job j ON j.id = o.job_id AND j.state = 'ready' WHERE j.id IS NULL),
-                      (SELECT count(*) FROM (SELECT id, state FROM bellwire.job ORDER BY id DESC LIMIT 50000) j
+                      (SELECT count(*) FROM (SELECT id, state FROM bellwire.job ORDER BY id DESC LIMIT 9999) j
                         WHERE j.state = 'ready'
                           AND NOT EXISTS (SELECT FROM bellwire.outbox o WHERE o.job_id = j.id))"""
         )

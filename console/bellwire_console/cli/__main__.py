@@ -1,0 +1,3 @@
+from bellwire_console.cli import main
+
+main()

