@@ -11,6 +11,11 @@ __all__ = ["main"]
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command and ends the process with its exit code."""
-    from bellwire_console.cli.run import run
-
+    try:
+        from bellwire_console.cli.run import run
+    except ModuleNotFoundError as missing:
+        # The script is installed with the wheel whatever the extras; only our own missing module is a bug.
+        if (missing.name or "").startswith("bellwire"):
+            raise
+        sys.exit(f"bellwire: the command needs {missing.name}: pip install 'bellwire[cli]'")
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
