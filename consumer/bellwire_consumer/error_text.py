@@ -1,0 +1,54 @@
+"""What is kept of an exception: always storable, bounded, and without a password in it.
+
+Exceptions are somebody else's code. Their text may raise, hold NUL characters or megabytes, and their
+causes may run in a circle; none of that may keep an attempt from being settled.
+"""
+
+import re
+
+from bellwire_runtime.redact import redact
+
+__all__ = ["MAX_BYTES", "code_of", "message_of", "storable"]
+
+MAX_BYTES = 2048
+_MAX_CAUSES = 3
+_UPPER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_OTHER = re.compile(r"[^a-z0-9_.]+")
+
+
+def message_of(error: BaseException) -> str:
+    """Type and text of the error and of the first causes behind it."""
+    parts: list[str] = []
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen and len(parts) <= _MAX_CAUSES:
+        seen.add(id(link))
+        text = _text(link)
+        name = type(link).__name__
+        parts.append(f"{name}: {text}" if text else name)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return storable("; caused by ".join(parts))
+
+
+def storable(text: str, *, limit: int = MAX_BYTES) -> str:
+    """The text without passwords, NUL characters and lone surrogates, at most `limit` bytes of UTF-8."""
+    # Cut first, generously: a pattern over megabytes would take seconds.
+    kept = redact(text[: 4 * limit]).replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    data = kept.encode("utf-8", "replace")
+    if len(data) > limit:
+        data = data[: limit - 3] + "…".encode()
+    return data.decode("utf-8", "ignore")
+
+
+def code_of(error: BaseException) -> str:
+    """A stable name for an error that nobody declared: its class, in the form of a code (`value_error`)."""
+    name = _OTHER.sub("_", _UPPER.sub("_", type(error).__name__).lower()).strip("_.")
+    return (name if name[:1].isalpha() else f"error_{name}".rstrip("_"))[:63]
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 (somebody else's __str__)
+        return "its text could not be made"
+    return text if isinstance(text, str) else "its text is no text"

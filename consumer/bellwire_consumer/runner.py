@@ -1,0 +1,184 @@
+"""Runs one attempt from the claimed row to its ending, and never lets anything out of it but an ending.
+
+Whatever a payload, a hook or a handler does, the attempt ends exactly once: by what the handler did, or by
+the reason for which it was stopped. The lease is renewed all the while by another thread, decoding and
+hooks included.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from bellwire_consumer.app import Hook
+from bellwire_consumer.attempt import AnyAttempt, AsyncAttempt, Attempt
+from bellwire_consumer.error_text import message_of, storable
+from bellwire_consumer.handler import Handler
+from bellwire_consumer.lease import Lease
+from bellwire_consumer.outcome import RELEASED, SUCCEEDED, Ending, Fail, Retried, Stop, Succeed, judge
+from bellwire_consumer.server_calls import Claimed
+from bellwire_consumer.settler import Settler
+from bellwire_consumer.slots import Slots
+from bellwire_consumer.strict_json import encode
+from bellwire_consumer.threads import Threads
+from bellwire_consumer.transaction import Desk
+from bellwire_consumer.watch import Watch
+from bellwire_outbox.payload import decode
+from bellwire_schema.errors import JobCancelled, PayloadInvalid
+
+__all__ = ["Plan", "Runner"]
+
+log = structlog.get_logger("bellwire.consumer")
+
+
+class Undecodable(Exception):
+    """Wraps why a payload is none of its class; apart from what a handler itself may raise of the same
+    type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A handler, and what is entered around it, outermost first."""
+
+    handler: Handler
+    hooks: tuple[Hook, ...]
+
+
+class Runner:
+    """Starts attempts on the running event loop."""
+
+    def __init__(
+        self,
+        *,
+        plans: Mapping[str, Plan],
+        deps: Any,
+        desk: Desk,
+        slots: Slots,
+        settler: Settler,
+        threads: Threads,
+    ) -> None:
+        self._plans = plans
+        self._deps = deps
+        self._desk = desk
+        self._slots = slots
+        self._settler = settler
+        self._threads = threads
+        self.watch = Watch(slots=slots, abandon=self.abandon)
+
+    def start(self, rows: Sequence[Claimed], *, sent: float) -> None:
+        """An attempt for each row of a claim that was sent at `sent` (monotonic)."""
+        loop = asyncio.get_running_loop()
+        now = time.monotonic()
+        for row in rows:
+            lease = Lease(row, handler=self._plans[row.kind], sent=sent, now=now)
+            self._slots.take(lease)
+            lease.task = loop.create_task(self._attempt(lease))
+            self.watch.add(lease)
+
+    async def _attempt(self, lease: Lease) -> None:
+        try:
+            ending = await self._run(lease)
+        except BaseException as error:  # noqa: BLE001 (SystemExit too ends its attempt, not the process)
+            ending = self._ending_of(lease, error)
+        self._end(lease, ending)
+
+    async def _run(self, lease: Lease) -> Ending:
+        plan: Plan = lease.handler
+        handler = plan.handler
+        attempt: AnyAttempt
+        if handler.is_async:
+            attempt = AsyncAttempt(lease, deps=self._deps, desk=self._desk)
+        else:
+            attempt = Attempt(lease, deps=self._deps, desk=self._desk)
+        if plan.hooks:
+            result = await _around(plan.hooks, attempt, lambda: self._call(lease, handler, attempt))
+        else:
+            result = await self._call(lease, handler, attempt)
+        return SUCCEEDED if result is None else Succeed(encode("result", result))
+
+    async def _call(self, lease: Lease, handler: Handler, attempt: AnyAttempt) -> Any:
+        row: Claimed = lease.row
+        try:
+            job = decode(handler.job_class, row.payload, version=row.version)
+        except Exception as error:
+            raise Undecodable from error
+        if handler.is_async:
+            return await handler.function(job, attempt)
+        return await self._threads.run(handler.function, job, attempt)
+
+    def _ending_of(self, lease: Lease, error: BaseException) -> Ending:
+        message = message_of(error)
+        match lease.gone:
+            case "timed_out" | "stalled" as limit:
+                told = "" if isinstance(error, asyncio.CancelledError) else f": {message}"
+                return Retried(limit, limit, storable(f"{_LIMITS[limit]}{told}"))
+            case "interrupted":
+                return Stop("interrupted by the cancel request")
+            case "expired" | "released" | "lost":
+                return RELEASED
+        match error:
+            case Undecodable():
+                return Fail("payload_invalid", PayloadInvalid.code, message_of(error.__cause__ or error))
+            case JobCancelled() if lease.cancel is None:
+                return Retried("unknown", JobCancelled.code, message)
+        return judge(error, lease.handler.handler.errors, cancel_requested=lease.cancel is not None)
+
+    def _end(self, lease: Lease, ending: Ending) -> None:
+        if lease.ended:
+            return
+        lease.ended = True
+        lease.task = None
+        if lease.settled:
+            if not isinstance(ending, Succeed):
+                log.warning(
+                    "the handler failed after its transaction had completed the job",
+                    kind=lease.kind,
+                    job_id=str(lease.job_id),
+                    ending=type(ending).__name__,
+                )
+            self._settler.drop(lease, "completed")
+        elif lease.gone == "lost":
+            self._settler.drop(lease, "lost")
+        else:
+            self._settler.put(lease, ending)
+
+    def abandon(self, lease: Lease) -> None:
+        if lease.ended:
+            return
+        log.warning(
+            "a cancelled handler does not end; its slot goes to another",
+            kind=lease.kind,
+            job_id=str(lease.job_id),
+        )
+        self._end(lease, self._ending_of(lease, asyncio.CancelledError()))
+
+
+_LIMITS = {
+    "timed_out": "the attempt's time was over",
+    "stalled": "the attempt reported no progress for too long",
+}
+
+
+async def _around(hooks: Sequence[Hook], attempt: AnyAttempt, call: Callable[[], Awaitable[Any]]) -> Any:
+    failure: BaseException | None = None
+    result: Any = None
+    async with AsyncExitStack() as stack:
+        for hook in hooks:
+            context: Any = hook(attempt)
+            if hasattr(context, "__aenter__"):
+                await stack.enter_async_context(context)
+            else:
+                stack.enter_context(context)
+        try:
+            result = await call()
+        except BaseException as error:
+            failure = error
+            raise
+    if failure is not None:
+        # A hook may look at the error, but not make it a success.
+        raise failure
+    return result
