@@ -98,6 +98,12 @@ BEGIN
                    p_now - f.priority * COALESCE(k.aging, interval '60 seconds'), p_now
               FROM fresh f LEFT JOIN kind k ON k.name = f.kind WHERE f.state = 'ready')
         SELECT array_agg(f.id) INTO v_ids FROM fresh f;
+        IF cardinality(v_ids) = 1 AND cardinality(p_jobs) = 1 THEN  -- the common case needs no query to say so
+            v_job := p_jobs[1];
+            RETURN ARRAY[ROW(v_job.n, v_job.job_id, 'created',
+                             CASE WHEN v_job.run_at > p_now THEN 'scheduled' ELSE 'ready' END, v_job.run_at, NULL,
+                             NULL)::receipt];
+        END IF;
         v_done := v_done || ARRAY(  -- two of one set may bring the same id: only the first of them was written
             SELECT DISTINCT ON (u.job_id) ROW(u.n, u.job_id, 'created',
                        CASE WHEN u.run_at > p_now THEN 'scheduled' ELSE 'ready' END, u.run_at, NULL, NULL)::receipt
@@ -207,7 +213,11 @@ BEGIN
     IF v_sleepers IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify('bellwire_relay_' || replace(r::text, '-', ''), '') FROM unnest(v_sleepers) AS r;
     END IF;
-    RETURN QUERY SELECT d.* FROM unnest(v_done) AS d ORDER BY d.n;
+    IF cardinality(v_done) = 1 THEN
+        RETURN NEXT v_done[1];
+    ELSE
+        RETURN QUERY SELECT d.* FROM unnest(v_done) AS d ORDER BY d.n;
+    END IF;
 END $$;
 
 -- A submission that means to do something about the job that holds its key. Null: the key is free now, insert again.
