@@ -71,8 +71,8 @@ class Claimer:
         self.more = claimed == wanted
         return None if self.more and self._slots.free > 0 else self._poll_floor
 
-    async def claim(self, wanted: int) -> int:
-        """Claim at most `wanted` jobs, and start them. Answers how many there were."""
+    async def claim(self, wanted: int, *, ids: Sequence[UUID] | None = None) -> int:
+        """Claim at most `wanted` jobs (of `ids` only, if given), and start them. Answers how many there were."""
         attempts, tokens = self._ids(wanted)
         sent = time.monotonic()
 
@@ -81,7 +81,7 @@ class Claimer:
             await self._hints.before_claim(conn)
             sent = time.monotonic()
             try:
-                return await self._send(conn, attempts, tokens)
+                return await self._send(conn, attempts, tokens, ids)
             finally:
                 self._hints.after_claim(conn)
 
@@ -102,7 +102,7 @@ class Claimer:
         return len(rows)
 
     async def _send(
-        self, conn: Connection, attempts: Sequence[UUID], tokens: Sequence[UUID]
+        self, conn: Connection, attempts: Sequence[UUID], tokens: Sequence[UUID], ids: Sequence[UUID] | None
     ) -> list[Claimed]:
         who = self._identity
         return await server_calls.claim(
@@ -114,7 +114,7 @@ class Claimer:
             versions=who.versions,
             attempts=attempts,
             tokens=tokens,
-            ids=self._hints.take(len(tokens)),
+            ids=self._hints.take(len(tokens)) if ids is None else ids,
         )
 
     def _count(self, rows: Sequence[Claimed]) -> None:

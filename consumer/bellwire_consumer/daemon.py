@@ -124,13 +124,16 @@ class Consumer:
             await asyncio.wait(tasks, timeout=3.0)
             self.claim_runner = self.settle_runner = None
 
-    async def run_once(self) -> list[Ended]:
-        """Claim once what is admitted, run it to its end, settle it. Answers how each attempt ended."""
+    async def run_once(self, *, ids: Sequence[UUID] | None = None) -> list[Ended]:
+        """Claim once what is admitted (of `ids` only, where given), run it to its end, settle it.
+
+        Answers how each attempt ended.
+        """
         ended: list[Ended] = []
         self._ended = ended
         try:
             if self.slots.free:
-                await self.claimer.claim(min(self.slots.free, 500))
+                await self.claimer.claim(min(self.slots.free, 500), ids=ids)
             while self.slots.running:
                 self._stirred.clear()
                 try:
