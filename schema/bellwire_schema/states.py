@@ -105,7 +105,8 @@ EDGES: tuple[Edge, ...] = (
         _from("running", to=("ready", "scheduled", "failed", "cancelled")),
         ("relay",),
         "the lease expired by the database's clock; the first process death goes back at once,"
-        " all else by backoff; fails where no attempt is left or the deadline passed; cancelled where that was asked for",
+        " all else by backoff; fails where no attempt is left or the deadline passed;"
+        " cancelled where that was asked for",
     ),
     Edge(
         "expire",

@@ -80,7 +80,7 @@ def test_every_edge_has_a_file_that_makes_its_function(each: Edge) -> None:
 
 
 def test_no_state_is_written_outside_the_edges() -> None:
-    """Only the files of edges, and the shared parts they call, write a job's row; a checkpoint is no state."""
+    """Only the files of edges, and the shared parts they call, write a job's row (a checkpoint's too)."""
     change = re.compile(r"(UPDATE|INSERT INTO|DELETE FROM) (bellwire\.)?job\b")
     writers = {path.stem for path in SQL.glob("*.sql") if change.search(path.read_text("utf-8"))}
     assert writers <= {each.name for each in EDGES} | {"_settle", "_submit", "complete"}
