@@ -55,7 +55,7 @@ class Drowsiness:
         if self.up:
             if storming:
                 return "wake"
-            return "sleep" if self._until - now < self._margin and pause >= self._worth else None
+            return "sleep" if self._until - now < self._margin else None
         return "sleep" if pause >= self._worth and now >= self._awake_until else None
 
     def slept(self, until: float) -> bool:
@@ -83,6 +83,8 @@ class Drowsiness:
 
     def pause(self, pause: float, *, pressed: bool, floor: float) -> float:
         """The pause to make. `pressed`: slots or caps are waited for, which nobody notifies."""
-        if self.up and not pressed:
-            return floor
+        left = self._until - self._clock()
+        if left > 0 and not pressed:
+            # Not past the flag's end: from there on nobody notifies.
+            return min(floor, left)
         return min(pause, 0.05) if self._clock() < self._awake_until else pause

@@ -70,7 +70,9 @@ class Pace:
             # From rest the window has just been filled for the first time; the first look follows at once.
             self._pressed = self._least
         elif any(2 * look.admitted > max(1, look.window) for look in looks):
-            self._pressed = max(self._least, self._pressed / 2)
+            # All of it taken: somebody may have been waiting, so come down faster.
+            drained = any(look.admitted >= max(1, look.window) for look in looks)
+            self._pressed = max(self._least, self._pressed / (4 if drained else 2))
         elif not any(look.admitted for look in looks):
             self._pressed = min(self._floor, self._pressed * 2)
         return self._pressed

@@ -46,8 +46,7 @@ def rotate(queues: Mapping[str, Queue], place: Place, quota: int) -> Turns:
     left = {name: queue.available for name, queue in queues.items() if queue.available > 0}
     taken: dict[str, int] = {}
     while quota > 0 and left:
-        name = _whose_turn(left, place, queues)
-        spent = place.spent if name == place.tenant else 0
+        name, spent = _whose_turn(left, place, queues)
         n = min(queues[name].weight - spent, left[name], quota)
         taken[name] = taken.get(name, 0) + n
         quota -= n
@@ -60,8 +59,8 @@ def rotate(queues: Mapping[str, Queue], place: Place, quota: int) -> Turns:
     return Turns(taken, place)
 
 
-def _whose_turn(left: Mapping[str, int], place: Place, queues: Mapping[str, Queue]) -> str:
-    names = sorted(left)
+def _whose_turn(left: Mapping[str, int], place: Place, queues: Mapping[str, Queue]) -> tuple[str, int]:
+    """The tenant, and how much of its weight this turn has used already."""
     if place.tenant in left and 0 < place.spent < queues[place.tenant].weight:
-        return place.tenant
-    return next((name for name in names if name > place.tenant), names[0])
+        return place.tenant, place.spent
+    return next((name for name in sorted(left) if name > place.tenant), min(left)), 0
