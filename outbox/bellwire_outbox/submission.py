@@ -85,6 +85,8 @@ class Submission:
         config = config_of(job)
         text, tree = encode(job)
         key = key_text(config, tree)
+        if key is None and options.on_duplicate != "existing":
+            raise ArgumentInvalid("on_duplicate", f"{config.kind} has no key, so it can have no duplicate")
         values = {
             "kind": config.kind,
             "version": str(config.version),

@@ -7,21 +7,17 @@ awaited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from uuid import UUID
 
-from bellwire_outbox.call import Argument, Call
-from bellwire_outbox.config import KIND
+from bellwire_outbox import calls
+from bellwire_outbox.calls import Request
 from bellwire_outbox.job import Job
-from bellwire_outbox.key_text import key_text, tenant_text
-from bellwire_outbox.payload import encode, unstorable_text
 from bellwire_outbox.receipt import CancelOutcome, JobView, Receipt
-from bellwire_outbox.refusals import refusal
-from bellwire_outbox.stacks import AsyncStack, SyncStack, stack_of
-from bellwire_outbox.submission import OnDuplicate, Options, Submission, call_of_many, config_of
-from bellwire_schema.errors import ArgumentInvalid
+from bellwire_outbox.stacks import AsyncStack, stack_of
+from bellwire_outbox.submission import OnDuplicate, Options
 
 if TYPE_CHECKING:
     import psycopg
@@ -35,7 +31,6 @@ if TYPE_CHECKING:
     )
 
 T = TypeVar("T")
-Rows: TypeAlias = list[dict[str, Any]]
 
 
 @overload
@@ -101,7 +96,7 @@ def submit(
         wake=wake,
         on_duplicate=on_duplicate,
     )
-    return on_stack(stack_of(session), Submission.of(job, options).call(), receipt_of)
+    return _on(session, calls.submit(job, options))
 
 
 @overload
@@ -152,8 +147,7 @@ def submit_many(
         wake=wake,
         on_duplicate=on_duplicate,
     )
-    call = call_of_many([Submission.of(job, options) for job in jobs])
-    return on_stack(stack_of(session), call, receipts_of)
+    return _on(session, calls.submit_many(jobs, options))
 
 
 @overload
@@ -164,8 +158,7 @@ def get_job(
     session: SyncTarget | AsyncTarget, job_id: UUID
 ) -> JobView | Coroutine[Any, Any, JobView | None] | None:
     """The job as it stands in the session's snapshot, or None where it never was, or was pruned."""
-    call = Call("get_job", (("job_id", "uuid", _id("job_id", job_id)),))
-    return on_stack(stack_of(session), call, view_of)
+    return _on(session, calls.get_job(job_id))
 
 
 @overload
@@ -176,16 +169,7 @@ def find_job(
     session: SyncTarget | AsyncTarget, job: Job
 ) -> JobView | Coroutine[Any, Any, JobView | None] | None:
     """The job that holds the key which `job` would ask for, or None. Its other fields do not matter."""
-    config = config_of(job)
-    _, tree = encode(job)
-    key = key_text(config, tree)
-    if key is None:
-        raise ArgumentInvalid("job", f"{config.kind} has no key to be found by")
-    call = Call(
-        "find_job",
-        (("kind", "text", config.kind), ("tenant", "text", tenant_text(config, tree)), ("key", "text", key)),
-    )
-    return on_stack(stack_of(session), call, view_of)
+    return _on(session, calls.find_job(job))
 
 
 @overload
@@ -202,16 +186,7 @@ def cancel(
     "cancelled": it had not started. "requested": it is running, and is told with its next heartbeat; what it
     has done by then stands. "too_late": it had ended. "not_found": it never was, or was pruned.
     """
-    for name, text in (("actor", actor), ("reason", reason)):
-        problem = unstorable_text(text) if isinstance(text, str) else "must be text"
-        if problem is not None:
-            raise ArgumentInvalid(name, problem)
-    arguments: tuple[Argument, ...] = (
-        ("job_ids", "uuid[]", f"{{{_id('job_id', job_id)}}}"),
-        ("actor", "text", actor),
-        ("reason", "text", reason),
-    )
-    return on_stack(stack_of(session), Call("cancel", arguments, writes=True), cancel_outcome_of)
+    return _on(session, calls.cancel(job_id, actor=actor, reason=reason))
 
 
 @overload
@@ -222,56 +197,9 @@ def drain_estimate(
     session: SyncTarget | AsyncTarget, kind: str | type[Job]
 ) -> timedelta | Coroutine[Any, Any, timedelta | None] | None:
     """How long the kind's backlog takes at the rate measured last; None where none was measured yet."""
-    name = kind if isinstance(kind, str) else kind.job_config.kind
-    if not KIND.fullmatch(name):
-        raise ArgumentInvalid("kind", f"must match {KIND.pattern}")
-    call = Call("drain_estimate", (("kind", "text", name),), columns="extract(epoch FROM f) AS seconds")
-    return on_stack(stack_of(session), call, estimate_of)
+    return _on(session, calls.drain_estimate(kind))
 
 
-def on_stack(
-    stack: SyncStack | AsyncStack, call: Call, read: Callable[[Rows], T]
-) -> T | Coroutine[Any, Any, T]:
-    if isinstance(stack, AsyncStack):
-        return _awaited(stack, call, read)
-    return read(stack.run(call))
-
-
-async def _awaited(stack: AsyncStack, call: Call, read: Callable[[Rows], T]) -> T:
-    return read(await stack.arun(call))
-
-
-def receipt_of(rows: Rows) -> Receipt:
-    (row,) = rows
-    if row["code"] is not None:
-        raise refusal(row)
-    return Receipt.of_row(row)
-
-
-def receipts_of(rows: Rows) -> list[Receipt]:
-    for row in rows:
-        if row["code"] not in (None, "not_submitted"):
-            raise refusal(row, ordinal=row["ordinal"] - 1)
-    return [Receipt.of_row(row) for row in rows]
-
-
-def view_of(rows: Rows) -> JobView | None:
-    return JobView.of_row(rows[0]) if rows else None
-
-
-def cancel_outcome_of(rows: Rows) -> CancelOutcome:
-    (row,) = rows
-    outcome: CancelOutcome = row["outcome"]
-    return outcome
-
-
-def estimate_of(rows: Rows) -> timedelta | None:
-    (row,) = rows
-    seconds = row["seconds"]
-    return None if seconds is None else timedelta(seconds=float(seconds))
-
-
-def _id(name: str, value: object) -> str:
-    if not isinstance(value, UUID):
-        raise ArgumentInvalid(name, "must be a uuid.UUID")
-    return str(value)
+def _on(session: SyncTarget | AsyncTarget, request: Request[T]) -> T | Coroutine[Any, Any, T]:
+    stack = stack_of(session)
+    return request.aon(stack) if isinstance(stack, AsyncStack) else request.on(stack)
