@@ -53,6 +53,12 @@ def database(template: Template) -> Iterator[Database]:
 
 
 @pytest.fixture
+def bellwire_url(database: Database) -> str:
+    """The harness works on the test's `database`."""
+    return database.url
+
+
+@pytest.fixture
 def conn(database: Database) -> Iterator[psycopg.Connection[Any]]:
     """A superuser's connection to `database`, in autocommit."""
     with database.connect() as opened:
