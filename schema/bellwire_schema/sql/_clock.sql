@@ -16,13 +16,15 @@ BEGIN
 END $$;
 
 -- Full jitter (AWS Architecture Blog, "Exponential Backoff And Jitter"): uniform(0, base x factor^(n - 1)),
--- capped, never below the floor. The exponent is clamped, so no n overflows.
+-- capped (at a century), never below the floor. Factor and exponent are clamped, so no policy overflows and
+-- takes a batch with it.
 CREATE OR REPLACE FUNCTION bellwire.backoff(
     p_base interval, p_factor double precision, p_cap interval, p_floor interval, p_jitter boolean,
     p_n integer, p_random double precision) RETURNS interval
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT GREATEST(p_floor, make_interval(secs => (
-        LEAST(extract(epoch FROM p_cap)::double precision,
-              extract(epoch FROM p_base)::double precision * power(p_factor, LEAST(GREATEST(p_n - 1, 0), 60)))
+        LEAST(3e9, extract(epoch FROM p_cap)::double precision,
+              extract(epoch FROM p_base)::double precision
+              * power(LEAST(GREATEST(p_factor, 1e-4), 1e4), LEAST(GREATEST(p_n, 1) - 1, 60)))
         * CASE WHEN p_jitter THEN p_random ELSE 1 END)))
 $$;
