@@ -23,9 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bellwire_testkit.servers import ServerMissing
 from examples.statements import data, report
 from examples.statements.asking import Answers, Clients, Order
-from examples.statements.fleet import Died, Fleet, own_database, python, seconds_since, web_address
+from examples.statements.fleet import Addresses, Died, Fleet, own_database, python, web_address
 from examples.statements.ledger import Ledger
-from examples.statements.load import create_tables, load, read
+from examples.statements.load import create_role, create_tables, load, read
 from examples.statements.pauses import Pauses, Point
 
 APP = "examples.statements.work:app"
@@ -50,6 +50,14 @@ class Plan:
     def artifacts(self) -> Path:
         return self.folder / "artifacts"
 
+    @property
+    def doors(self) -> Path:
+        return self.folder / "doors"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
 
 def order_of(ledgers: list[Ledger], *, requests: int) -> tuple[Order, dict[Point, int]]:
     """Who is asked for: the three that will stand at the doors first, then the flood, then everybody else.
@@ -71,90 +79,68 @@ def order_of(ledgers: list[Ledger], *, requests: int) -> tuple[Order, dict[Point
 class Demo:
     """One run, told step by step on the console."""
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(
+        self, plan: Plan, addresses: Addresses, fleet: Fleet, console: Console, *, started: float
+    ) -> None:
         self._plan = plan
+        self._addresses = addresses
+        self._fleet = fleet
         self._console = console
-        self._start = time.monotonic()
+        self._start = started
         self._answers = Answers()
 
-    def run(self) -> int:
-        plan = self._plan
-        shutil.rmtree(plan.folder / "logs", ignore_errors=True)
-        shutil.rmtree(plan.artifacts, ignore_errors=True)
-        shutil.rmtree(plan.folder / "doors", ignore_errors=True)
-        (plan.folder / "doors").mkdir(parents=True)
-        ledger_csv = plan.folder / f"ledger-{plan.seed}-{plan.accounts}.csv"
-        if not ledger_csv.exists():
-            data.write(ledger_csv, seed=plan.seed, accounts=plan.accounts)
-        with own_database(os.environ.get("BELLWIRE_DATABASE_URL")) as address:
-            env = {"BELLWIRE_DATABASE_URL": address, "STATEMENTS_ARTIFACTS": str(plan.artifacts)}
-            with Fleet(logs=plan.folder / "logs", env=env) as fleet:
-                return self._with(fleet, address, ledger_csv)
-
-    def _with(self, fleet: Fleet, address: str, ledger_csv: Path) -> int:
-        plan = self._plan
+    def run(self, ledger_csv: Path) -> int:
         ledgers = list(read(ledger_csv, period=PERIOD))
-        order, doors = order_of(ledgers, requests=plan.requests)
-        pauses = Pauses(
-            doors=frozenset((point, account) for point, account in doors.items()),
-            folder=plan.folder / "doors",
-        )
-        self._prepare(fleet, address, ledger_csv)
-        web = fleet.start("web", *python("uvicorn", "examples.statements.web:web", "--port", "0"))
-        fleet.start("relay", "bellwire", "relay")
-        self._start_consumer(fleet, "consumer-1", pauses)
-        watch = report.Watch(address)
-        try:
-            killed_with = asyncio.run(self._work(fleet, watch, order, pauses, web_address(web)))
-            codes = fleet.stop()
-            self._say(f"stopped: {', '.join(f'{name} {code}' for name, code in sorted(codes.items()))}")
+        order, doors = order_of(ledgers, requests=self._plan.requests)
+        pauses = Pauses(doors=frozenset(doors.items()), folder=self._plan.doors)
+        web = self._fleet.start("web", *python("uvicorn", "examples.statements.web:web", "--port", "0"))
+        self._prepare(ledgers)
+        with report.Watch(self._addresses.owner) as watch:
+            killed_with = asyncio.run(self._work(watch, order, pauses, web_address(web)))
+            codes = self._fleet.stop()
             report.show_waits(self._console, watch.waits())
             report.show(
                 self._console,
-                watch.counts(plan.artifacts),
+                watch.counts(self._plan.artifacts),
                 duplicates=self._answers.duplicates,
                 conflicts=self._answers.conflicts,
                 killed_with=killed_with,
                 seconds=time.monotonic() - self._start,
             )
-        finally:
-            watch.close()
-        jobs = str(len(order.accounts))
-        code, text = fleet.verdict(
-            *python("examples.statements.verify", "--jobs", jobs, "--recovered", str(len(DOORS)))
-        )
-        self._console.print("The verdict, by a script that imports nothing of ours:", text, sep="\n", end="")
-        self._console.print(f"The statements are in {plan.artifacts}")
-        if plan.keep:
-            self._console.input(f"The database is {address}. Enter ends it: ")
-        return code or self._trouble(codes)
+        verdict = self._verdict(jobs=len(order.accounts), recovered=killed_with)
+        # uvicorn shuts down in order and then ends by the signal it was given.
+        bad = {name: code for name, code in codes.items() if code not in {0, -signal.SIGTERM}}
+        if bad:
+            self._say(f"did not stop as asked: {bad}")
+        return verdict or len(bad)
 
-    def _prepare(self, fleet: Fleet, address: str, ledger_csv: Path) -> None:
-        fleet.run("migrate", "bellwire", "migrate")
+    def _prepare(self, ledgers: list[Ledger]) -> None:
+        """Both schemas, made side by side, and the shop's role: from here on jobs can be submitted."""
+        address = self._addresses.owner
+        self._fleet.start("migrate", "bellwire", "migrate")
         create_tables(address)
-        loaded = load(address, ledger_csv, period=PERIOD)
-        fleet.run("apply", "bellwire", "apply", "--app", APP)
-        self._say(
-            f"loaded {loaded.accounts:,} accounts with {loaded.lines:,} bookings; schema and policy stand"
-        )
+        loaded = load(address, ledgers)
+        self._say(f"loaded {loaded.accounts:,} accounts with {loaded.lines:,} bookings")
+        self._fleet.finish("migrate")
+        if self._addresses.roles_apart:
+            create_role(address)
 
-    def _start_consumer(self, fleet: Fleet, name: str, pauses: Pauses | None = None) -> None:
-        slots = str(self._plan.slots)
-        process = fleet.start(
-            name,
-            "bellwire",
-            "consumer",
-            "--app",
-            APP,
-            "--slots",
-            slots,
-            env=pauses.environment() if pauses else None,
-        )
-        self._say(f"{name} runs as process {process.pid}")
+    def _open(self, pauses: Pauses) -> None:
+        """The policy that the code declares, a relay, and a consumer: from here on jobs are done."""
+        self._fleet.start("apply", "bellwire", "apply", "--app", APP)
+        self._fleet.finish("apply")
+        self._fleet.start("relay", "bellwire", "relay", env={"BELLWIRE_DATABASE_URL": self._addresses.relay})
+        self._start_consumer("consumer-1", pauses)
 
-    async def _work(
-        self, fleet: Fleet, watch: report.Watch, order: Order, pauses: Pauses, address: str
-    ) -> int:
+    def _start_consumer(self, name: str, pauses: Pauses | None = None) -> None:
+        argv = ("bellwire", "consumer", "--app", APP, "--slots", str(self._plan.slots))
+        doors = pauses.environment() if pauses else {}
+        env = {"BELLWIRE_DATABASE_URL": self._addresses.consumer, **doors}
+        process = self._fleet.start(name, *argv, env=env)
+        self._say(f"{name} is process {process.pid}")
+
+    async def _work(self, watch: report.Watch, order: Order, pauses: Pauses, address: str) -> int:
+        """Ask, kill, go on until all is done; answers how many leases the killed consumer held."""
         total = len(order.accounts)
         bar = Progress(
             TextColumn("statements"),
@@ -165,7 +151,8 @@ class Demo:
         )
         async with Clients(address, period=PERIOD, answers=self._answers) as clients:
             await clients.ask(order.accounts[0])
-            self._say(f"the first job was submitted {seconds_since(self._start)} after the start")
+            self._say(f"the first job was submitted {time.monotonic() - self._start:.1f} s after the start")
+            await asyncio.to_thread(self._open, pauses)
             with bar:
                 task = bar.add_task("statements", total=total)
 
@@ -176,46 +163,73 @@ class Demo:
 
                 placing = asyncio.create_task(clients.place(order))
                 await self._until(
-                    fleet,
                     lambda: succeeded() >= total // 8 and pauses.standing() == pauses.doors,
                     meanwhile=placing,
                 )
-                killed_with = watch.running()
-                fleet.kill("consumer-1")
-                self._say(
-                    f"killed consumer-1 (SIGKILL) with {killed_with} leases:"
-                    f" {', '.join(sorted(point.replace('_', ' ') for point, _ in pauses.doors))}"
-                )
-                self._start_consumer(fleet, "consumer-2")
+                killed_with = self._kill(watch, pauses)
                 await placing
-                await self._until(fleet, lambda: succeeded() >= total)
+                await self._until(lambda: succeeded() >= total)
             # Long after, somebody asks again: the finished job is found, and nothing is drawn.
             await clients.ask_all(order.accounts[:10])
         if self._answers.unexpected:
             raise Died("the web application answered: " + "; ".join(self._answers.unexpected[:3]))
         return killed_with
 
+    def _kill(self, watch: report.Watch, pauses: Pauses) -> int:
+        self._fleet.kill("consumer-1")
+        held = watch.running()  # the only consumer is dead, so these are its leases, and nobody will end them
+        where = ", ".join(sorted(f"{point.replace('_', ' ')} ({account})" for point, account in pauses.doors))
+        self._say(f"killed consumer-1 (SIGKILL); it held {held} leases, among them: {where}")
+        if held < len(DOORS):
+            raise Died(f"the killed consumer held {held} leases, not at least {len(DOORS)}")
+        for name in ("consumer-2", "consumer-3"):
+            self._start_consumer(name)
+        return held
+
     async def _until(
-        self, fleet: Fleet, condition: Callable[[], bool], *, meanwhile: asyncio.Task[None] | None = None
+        self, condition: Callable[[], bool], *, meanwhile: asyncio.Task[None] | None = None
     ) -> None:
         """Wait for the condition; a process that dies, or clients that fail, end the wait at once."""
         deadline = time.monotonic() + LONGEST_S
         while not condition():
-            fleet.check()
+            self._fleet.check()
             if meanwhile is not None and meanwhile.done():
                 await meanwhile
             if time.monotonic() > deadline:
-                raise Died(f"nothing came of it within {LONGEST_S:.0f} s")
+                raise Died(f"nothing came of it within {LONGEST_S:.0f} s; see {self._plan.logs}")
             await asyncio.sleep(0.1)
 
-    def _trouble(self, codes: dict[str, int | None]) -> int:
-        bad = [name for name, code in codes.items() if code != 0]
-        if bad:
-            self._say(f"did not stop as asked: {', '.join(bad)}")
-        return 1 if bad else 0
+    def _verdict(self, *, jobs: int, recovered: int) -> int:
+        code, text = self._fleet.verdict(
+            *python("examples.statements.verify", "--jobs", str(jobs), "--recovered", str(recovered))
+        )
+        self._console.print("\nThe verdict, by a script that imports nothing of ours:", style="bold")
+        self._console.out(text, end="", highlight=False)
+        self._console.out(f"The statements are in {self._plan.artifacts}", highlight=False)
+        if self._plan.keep:
+            self._console.input(f"The database is {self._addresses.owner}\nEnter ends it: ")
+        return code
 
     def _say(self, text: str) -> None:
-        self._console.print(f"[dim]{time.monotonic() - self._start:6.1f} s[/dim]  {text}", highlight=False)
+        self._console.out(f"{time.monotonic() - self._start:6.1f} s  {text}", highlight=False)
+
+
+def run(plan: Plan, console: Console, *, started: float) -> int:
+    """One run in a folder of its own and on a database of its own; answers the exit code."""
+    for made in (plan.logs, plan.artifacts, plan.doors):
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+    ledger_csv = plan.folder / f"ledger-{plan.seed}-{plan.accounts}.csv"
+    if not ledger_csv.exists():
+        data.write(ledger_csv, seed=plan.seed, accounts=plan.accounts)
+    with own_database(os.environ.get("BELLWIRE_DATABASE_URL")) as addresses:
+        env = {
+            "BELLWIRE_DATABASE_URL": addresses.owner,
+            "STATEMENTS_DATABASE_URL": addresses.shop,
+            "STATEMENTS_ARTIFACTS": str(plan.artifacts),
+        }
+        with Fleet(logs=plan.logs, env=env) as fleet:
+            return Demo(plan, addresses, fleet, console, started=started).run(ledger_csv)
 
 
 def _interrupted(_number: int, _frame: object) -> None:
@@ -223,6 +237,7 @@ def _interrupted(_number: int, _frame: object) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    started = time.monotonic() - time.process_time()  # imports count too
     parser = argparse.ArgumentParser(prog="make demo", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=240, help="distinct statements to ask for")
     parser.add_argument("--accounts", type=int, default=data.DEFAULT_ACCOUNTS, help="accounts in the ledger")
@@ -237,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(soft_wrap=True)
     signal.signal(signal.SIGTERM, _interrupted)
     try:
-        return Demo(plan, console).run()
+        return run(plan, console, started=started)
     except KeyboardInterrupt:
         console.print("interrupted; everything that was started has been ended")
         return 130

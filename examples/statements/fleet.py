@@ -8,9 +8,9 @@ import contextlib
 import os
 import secrets
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
@@ -20,6 +20,7 @@ from psycopg import sql
 
 from bellwire_testkit.processes import Process
 from bellwire_testkit.servers import PostgresServer
+from examples.statements.load import SHOP_ROLE
 
 _GRACE_S = 15.0
 
@@ -28,22 +29,52 @@ class Died(Exception):
     """A process that should run has ended, or did not do in time what it was waited for."""
 
 
-@contextmanager
-def own_database(given: str | None) -> Iterator[str]:
-    """The address of a fresh database: on the server at `given`, else on a private one started for it.
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """One database, by the role of each part: who migrates, who relays, who consumes, and the shop itself."""
 
-    The private server keeps its promises (fsync on): what the demo shows must not depend on a fast lie.
+    owner: str
+    relay: str
+    consumer: str
+    shop: str
+
+    @property
+    def roles_apart(self) -> bool:
+        return self.shop != self.owner
+
+
+@contextmanager
+def own_database(given: str | None) -> Iterator[Addresses]:
+    """A fresh database: on the server at `given`, else on a private one started for it.
+
+    The private server keeps its promises (fsync on): what the demo shows must not depend on a fast lie. There
+    each part logs in as the role made for it; a server that was given knows no passwords for those.
     """
+    name = f"statements_demo_{secrets.token_hex(4)}"
     with ExitStack() as stack:
-        server = given or stack.enter_context(PostgresServer(durable=True)).url
-        name = f"statements_demo_{secrets.token_hex(4)}"
-        with psycopg.connect(server, autocommit=True) as admin:
-            admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+        if given:
+            admin = given
+            own = urlunsplit(urlsplit(given)._replace(path=f"/{name}"))
+            addresses = Addresses(owner=own, relay=own, consumer=own, shop=own)
+        else:
+            server = stack.enter_context(PostgresServer(durable=True))
+            admin = server.url
+            addresses = Addresses(
+                owner=server.dsn(name),
+                relay=server.dsn(name, user="bellwire_relay"),
+                consumer=server.dsn(name, user="bellwire_consumer"),
+                shop=server.dsn(name, user=SHOP_ROLE),
+            )
+        _admin(admin, "CREATE DATABASE {} TEMPLATE template0", name)
         try:
-            yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+            yield addresses
         finally:
-            with psycopg.connect(server, autocommit=True) as admin:
-                admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+            _admin(admin, "DROP DATABASE {} WITH (FORCE)", name)
+
+
+def _admin(address: str, statement: str, name: str) -> None:
+    with psycopg.connect(address, autocommit=True) as conn:
+        conn.execute(sql.SQL(statement).format(sql.Identifier(name)))
 
 
 class Fleet:
@@ -62,9 +93,9 @@ class Fleet:
         self._running[name] = process
         return process
 
-    def run(self, name: str, *argv: str) -> None:
-        """Run a command to its end. Raises `Died` with its last lines if it fails."""
-        process = self.start(name, *argv)
+    def finish(self, name: str) -> None:
+        """Wait for a command's end. Raises `Died` with its last lines if it fails."""
+        process = self._running[name]
         code = process.wait_exit(within=60)
         del self._running[name]
         if code:
@@ -116,7 +147,3 @@ def web_address(process: Process) -> str:
 
 def python(module: str, *arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", module, *arguments)
-
-
-def seconds_since(start: float) -> str:
-    return f"{time.monotonic() - start:.1f} s"

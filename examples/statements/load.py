@@ -6,7 +6,7 @@ morning by the handler.
 
 import argparse
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal, InvalidOperation
@@ -22,6 +22,21 @@ from examples.statements.ledger import Ledger, Line
 from examples.statements.model import SCHEMA, Base
 from examples.statements.settings import Settings, sqlalchemy_url
 
+SHOP_ROLE = "statements_shop"
+
+# What the shop's processes may do: submit and complete jobs, read its tables, write requests and statements.
+_ROLE = f"""
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{SHOP_ROLE}') THEN
+        CREATE ROLE {SHOP_ROLE} LOGIN;
+    END IF;
+END $$;
+GRANT bellwire_application TO {SHOP_ROLE};
+GRANT USAGE ON SCHEMA {SCHEMA} TO {SHOP_ROLE};
+GRANT SELECT ON ALL TABLES IN SCHEMA {SCHEMA} TO {SHOP_ROLE};
+GRANT INSERT ON {SCHEMA}.request, {SCHEMA}.statement TO {SHOP_ROLE};
+"""
+
 
 class BadLedger(ValueError):
     """The CSV cannot be loaded; the text names the account."""
@@ -34,7 +49,7 @@ class Loaded:
 
 
 def read(path: Path, *, period: str) -> Iterator[Ledger]:
-    """The ledgers of a CSV, in its order. An account's rows stand together."""
+    """The ledgers of a CSV, in its order. An account's rows stand together. Raises `BadLedger`."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file, strict=True)
         if tuple(reader.fieldnames or ()) != COLUMNS:
@@ -78,9 +93,14 @@ def create_tables(address: str) -> None:
         engine.dispose()
 
 
-def load(address: str, path: Path, *, period: str) -> Loaded:
-    """Copy the ledgers of `path` in one transaction. Raises `BadLedger`, and then nothing is loaded."""
-    ledgers = list(read(path, period=period))
+def create_role(address: str) -> None:
+    """Make the role that the shop's processes log in as. Its group is made by `bellwire migrate`."""
+    with psycopg.connect(address, autocommit=True) as conn:
+        conn.execute(_ROLE)
+
+
+def load(address: str, ledgers: Sequence[Ledger]) -> Loaded:
+    """Copy the ledgers into the tables, in one transaction."""
     with psycopg.connect(address) as conn:
         _copy(
             conn,
@@ -128,7 +148,7 @@ def main() -> None:
     address = Settings.from_environment().database_url.set(drivername="postgresql")
     plain = address.render_as_string(hide_password=False)
     create_tables(plain)
-    loaded = load(plain, given.path, period=given.period)
+    loaded = load(plain, list(read(given.path, period=given.period)))
     print(f"loaded {loaded.accounts:,} accounts, {loaded.lines:,} bookings")
 
 

@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from rich.console import Console
@@ -46,7 +46,10 @@ class Watch:
     def __init__(self, address: str) -> None:
         self._conn: psycopg.Connection[Any] = psycopg.connect(address, autocommit=True)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._conn.close()
 
     def states(self) -> dict[str, int]:

@@ -156,7 +156,7 @@ async def test_what_is_read_from_the_tables_is_what_the_csv_said(
     shop: Database, sessions: Sessions, ledger_csv: Path
 ) -> None:
     ledgers = list(read(ledger_csv, period=PERIOD))
-    loaded = await asyncio.to_thread(load, shop.url, ledger_csv, period=PERIOD)
+    loaded = await asyncio.to_thread(load, shop.url, ledgers)
     assert (loaded.accounts, loaded.lines) == (120, sum(len(ledger.lines) for ledger in ledgers))
     async with sessions() as session:
         for ledger in ledgers:
@@ -187,7 +187,7 @@ async def test_lines_of_one_day_keep_the_order_they_were_booked_in(
         writer = csv.writer(file)
         writer.writerow(data.COLUMNS)
         writer.writerows(("c", 7, "h", "JPY", 0, line.booked_on, line.text, line.amount) for line in lines)
-    await asyncio.to_thread(load, shop.url, path, period=PERIOD)
+    await asyncio.to_thread(load, shop.url, list(read(path, period=PERIOD)))
     async with sessions() as session:
         assert await read_ledger(session, 7, PERIOD) == ledger
 
@@ -196,7 +196,7 @@ def test_a_ledger_with_one_bad_amount_is_loaded_not_at_all(shop: Database, ledge
     whole = ledger_csv.read_text(encoding="utf-8").rstrip()
     ledger_csv.write_text(f"{whole.rpartition(',')[0]},0.00001\n", encoding="utf-8")
     with pytest.raises(BadLedger, match="more digits"):
-        load(shop.url, ledger_csv, period=PERIOD)
+        load(shop.url, list(read(ledger_csv, period=PERIOD)))
     with shop.connect() as conn:
         assert conn.execute("SELECT count(*) FROM shop.account").fetchone() == (0,)
 
