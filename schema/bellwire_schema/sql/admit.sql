@@ -93,9 +93,9 @@ BEGIN
             UPDATE outbox o SET admitted_at = v_now FROM picked WHERE o.job_id = picked.job_id
             RETURNING o.job_id, o.tenant)
         SELECT array_agg(job_id), array_agg(tenant) INTO v_got, v_from FROM gone;
-        EXIT WHEN v_got IS NULL;
-        job_ids := job_ids || v_got;
-        v_remaining := v_remaining - cardinality(v_got);
+        -- Nothing got means only that those asked had no more; others may.
+        job_ids := job_ids || COALESCE(v_got, '{}');
+        v_remaining := v_remaining - COALESCE(cardinality(v_got), 0);
         v_cursor := v_last;
         -- Who gave less than it was asked for has no more; who reached its cap is done.
         SELECT array_agg(t.tenant ORDER BY t.n), array_agg(t.weight ORDER BY t.n),
