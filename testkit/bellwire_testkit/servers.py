@@ -98,10 +98,20 @@ class PostgresServer:
         self._owner = os.getpid()
 
     def start(self) -> Self:
-        if self._server is None:
-            self._server = self._choose()
-            atexit.register(self.close)
-        self._server.start()
+        if self._server is not None:
+            self._server.start()
+            return self
+        self._server = server = self._choose()
+        atexit.register(self.close)
+        try:
+            server.start()
+        except Exception:
+            # An engine that answers may still have no image and no network; binaries need neither.
+            if server.source != "container" or self._wanted != "any":
+                raise
+            server.close()
+            self._server = self._binaries()
+            self._server.start()
         return self
 
     def stop(self, mode: StopMode = "fast") -> None:
@@ -192,5 +202,8 @@ class PostgresServer:
             self._wanted == "any" and self._bin_dir is None and docker_answers()
         ):
             return ContainerServer(durable=self._durable, settings=self._settings)
+        return self._binaries()
+
+    def _binaries(self) -> BinariesServer:
         leftovers.sweep()
         return BinariesServer(bin_dir=self._bin_dir, durable=self._durable, settings=self._settings)
