@@ -56,7 +56,7 @@ class Claimer:
         self._poll_floor = poll_floor
         self._ids = ids
         # With half of the slots a claim, the next one is under way while the first half is settled.
-        self._batch = min(MAX_BATCH, max(1, (slots.total + 1) // 2))
+        self._batch = min(MAX_BATCH, slots.total)
         self.more = False
         """Whether the last claim brought all it asked for, so that a freed slot is worth another."""
 
@@ -72,7 +72,7 @@ class Claimer:
         return None if self.more and self._slots.free > 0 else self._poll_floor
 
     async def claim(self, wanted: int, *, ids: Sequence[UUID] | None = None) -> int:
-        """Claim at most `wanted` jobs (of `ids` only, if given), and start them. Answers how many there were."""
+        """Claim at most `wanted` jobs (only of `ids`, if given), and start them. Answers how many."""
         attempts, tokens = self._ids(wanted)
         sent = time.monotonic()
 
