@@ -125,6 +125,7 @@ def states(conn: Conn) -> dict[str, int]:
 def admitted(conn: Conn, kind: str = "work") -> list[UUID]:
     """What is out and unclaimed."""
     rows = conn.execute(
-        "SELECT job_id FROM bellwire.outbox WHERE kind = %s AND admitted_at IS NOT NULL ORDER BY job_id", (kind,)
+        "SELECT job_id FROM bellwire.outbox WHERE kind = %s AND admitted_at IS NOT NULL ORDER BY job_id",
+        (kind,),
     ).fetchall()
     return [row[0] for row in rows]
