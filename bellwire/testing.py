@@ -1,0 +1,11 @@
+"""For tests: the type of the fixture `bellwire`, which the wheel's pytest plugin provides."""
+
+from bellwire._extras import missing
+
+try:
+    from bellwire_testkit.harness import Harness
+    from bellwire_testkit.result import Result
+except ModuleNotFoundError as error:
+    raise missing(__name__, "bellwire[testing]", error) from None
+
+__all__ = ["Harness", "Result"]
