@@ -21,6 +21,7 @@ from bellwire_relay.housekeeping import ExpireLoop, MendLoop, PromoteLoop, Recov
 from bellwire_relay.measuring import MeasureLoop
 from bellwire_relay.ownership import Identity, Ownership, OwnershipLoop
 from bellwire_relay.settings import RelaySettings
+from bellwire_runtime import logs
 from bellwire_runtime.database import SupervisedConnection
 from bellwire_runtime.exits import Exit
 from bellwire_runtime.health import Health, HealthServer
@@ -215,6 +216,7 @@ async def run(settings: RelaySettings, *, stop: asyncio.Event | None = None) -> 
     """
     if stop is not None:
         return await _serve(settings, stop)
+    logs.configure(log_format=settings.log_format, log_level=settings.log_level)
     stop = asyncio.Event()
     with StopSignals(stop, grace=settings.shutdown_grace.total_seconds()):
         return await _serve(settings, stop)

@@ -1,15 +1,17 @@
 """The relay's calls, each one statement that is its own transaction, on an autocommit connection.
 
-What they mean stands in the functions of the same name; here are only types. The text never changes, so the
-server keeps its plan; parameters travel in binary.
+What they mean stands in the functions of the same name, their text in the schema's `statements`. Answers
+travel in binary.
 """
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, LiteralString, NamedTuple
+from typing import Any, LiteralString
 from uuid import UUID
 
 from bellwire_runtime.database import Connection
+from bellwire_schema import statements as text
+from bellwire_schema.statements import Admitted, Mended, Promoted, Recovered
 
 __all__ = [
     "Admitted",
@@ -29,52 +31,13 @@ __all__ = [
 ]
 
 
-class Admitted(NamedTuple):
-    """One kind and version that has wake-ups, after the cycle."""
-
-    kind: str
-    version: int
-    job_ids: list[UUID]
-    outstanding: int
-    win: int
-    waiting: bool
-    held: str | None
-
-
-class Promoted(NamedTuple):
-    """How many became ready; when the next is due, by the database's clock, and how far off that is."""
-
-    promoted: int
-    next_due: datetime | None
-    due_in: timedelta | None
-
-
-class Recovered(NamedTuple):
-    """One job taken back from an expired lease."""
-
-    job_id: UUID
-    kind: str
-    outcome: str
-    state: str
-    consumer: UUID
-
-
-class Mended(NamedTuple):
-    """Wake-ups without a ready job, ready jobs without a wake-up, where to go on (None: from the start)."""
-
-    orphans: int
-    missing: int
-    position: UUID | None
-    wakeup_position: UUID | None
-
-
 async def own(
     conn: Connection, *, relay: UUID, token: UUID, host: str, pid: int, version: str, lease: timedelta
 ) -> list[str]:
     """All kinds this relay serves now."""
     rows = await _all(
         conn,
-        "SELECT kind FROM bellwire.own(%b, %b, %b, %b::integer, %b, %b)",
+        text.OWN,
         (relay, token, host, pid, version, lease),
     )
     return [kind for (kind,) in rows]
@@ -82,19 +45,19 @@ async def own(
 
 async def disown(conn: Connection, *, relay: UUID, token: UUID) -> None:
     """Let everything go."""
-    await _all(conn, "SELECT bellwire.disown(%b, %b)", (relay, token))
+    await _all(conn, text.DISOWN, (relay, token))
 
 
 async def sleep(conn: Connection, *, relay: UUID, token: UUID, lasting: timedelta) -> datetime | None:
     """Raise the flag. Until when, by the database's clock; None: nothing is owned."""
-    rows = await _all(conn, "SELECT bellwire.sleep(%b, %b, %b)", (relay, token, lasting))
+    rows = await _all(conn, text.SLEEP, (relay, token, lasting))
     until: datetime | None = rows[0][0]
     return until
 
 
 async def wake(conn: Connection, *, relay: UUID, token: UUID) -> None:
     """Lower the flag."""
-    await _all(conn, "SELECT bellwire.wake(%b, %b)", (relay, token))
+    await _all(conn, text.WAKE, (relay, token))
 
 
 async def admit(
@@ -109,8 +72,7 @@ async def admit(
     """Let go what may go; the three lists are parallel: claims seen in the last second."""
     rows = await _all(
         conn,
-        "SELECT kind, version, job_ids, outstanding, win, waiting, held"
-        " FROM bellwire.admit(%b, %b, %b::text[], %b::smallint[], %b::integer[])",
+        text.ADMIT,
         (relay, token, list(kinds), list(versions), list(recent)),
     )
     return [Admitted(*row) for row in rows]
@@ -120,7 +82,7 @@ async def promote(conn: Connection, *, limit: int) -> Promoted:
     """What is due becomes ready."""
     rows = await _all(
         conn,
-        "SELECT promoted, next_due, next_due - bellwire.now() FROM bellwire.promote(%b::integer)",
+        text.PROMOTE,
         (limit,),
     )
     return Promoted(*rows[0])
@@ -130,7 +92,7 @@ async def recover(conn: Connection, *, limit: int, randoms: Sequence[float]) -> 
     """Jobs are taken back from expired leases; the random numbers are for their backoff."""
     rows = await _all(
         conn,
-        "SELECT job_id, kind, outcome, state, consumer FROM bellwire.recover(%b::integer, %b::float8[])",
+        text.RECOVER,
         (limit, list(randoms)),
     )
     return [Recovered(*row) for row in rows]
@@ -138,7 +100,7 @@ async def recover(conn: Connection, *, limit: int, randoms: Sequence[float]) -> 
 
 async def expire(conn: Connection, *, limit: int) -> list[tuple[UUID, str]]:
     """Unstarted jobs past their deadline fail: id and kind of each."""
-    rows = await _all(conn, "SELECT job_id, kind FROM bellwire.expire(%b::integer)", (limit,))
+    rows = await _all(conn, text.EXPIRE, (limit,))
     return [(job_id, kind) for job_id, kind in rows]
 
 
@@ -146,8 +108,7 @@ async def mend(conn: Connection, *, after: UUID | None, wakeup_after: UUID | Non
     """One step of the walk that holds the two tables in step."""
     rows = await _all(
         conn,
-        "SELECT orphans, missing, position, wakeup_position"
-        " FROM bellwire.mend(%b::uuid, %b::uuid, %b::integer)",
+        text.MEND,
         (after, wakeup_after, limit),
     )
     return Mended(*rows[0])
@@ -159,7 +120,7 @@ async def measure(
     """Write the measures; how many kinds. The two lists are parallel: jobs a second."""
     rows = await _all(
         conn,
-        "SELECT bellwire.measure(%b, %b, %b::text[], %b::float8[])",
+        text.MEASURE,
         (relay, token, list(kinds), list(rates)),
     )
     count: int = rows[0][0]

@@ -75,7 +75,7 @@ async def test_a_consumer_that_stopped_beating_opens_no_window(database: Databas
     ("limits", "expected"), [({"running": 3}, 3), ({"running_per_tenant": 1}, 2), ({"running": 0}, 0)]
 )
 async def test_caps_count_running_and_admitted(
-    database: Database, conn: Conn, limits: dict[str, int], expected: int
+    database: Database, conn: Conn, limits: dict[str, Any], expected: int
 ) -> None:
     add_kind(conn, **limits)
     muscle = Muscle(conn, slots=20).beat()
