@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
+import django
 import django.conf
 import psycopg
 from django.db import connections, transaction
@@ -99,8 +100,11 @@ class Alchemy(OnThread):
             self.target = Session(self._engine)
 
     async def execute(self, sql: str) -> None:
-        connection: Connection = self.target if self._kind == "connection" else self.target.connection()
-        await self.run(connection.exec_driver_sql, sql)
+        def run() -> None:
+            connection: Connection = self.target if self._kind == "connection" else self.target.connection()
+            connection.exec_driver_sql(sql)
+
+        await self.run(run)
 
     async def savepoint(self) -> None:
         self._savepoint = await self.run(self.target.begin_nested)
@@ -220,6 +224,7 @@ class Django(OnThread):
         self._autocommit = autocommit
         if not django.conf.settings.configured:
             django.conf.settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql"}})
+            django.setup()
         self._alias = f"bellwire_{next(self._aliases)}"
         parts = urlsplit(url)
         connections.databases[self._alias] = {
