@@ -7,7 +7,6 @@ travel with the heartbeat.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -167,7 +166,7 @@ class Facts(Generic[D]):
         if stored is None:
             return None
         try:
-            return model.model_validate_json(json.dumps(stored))
+            return model.model_validate_json(stored)
         except ValidationError as error:
             count = error.error_count()
         raise ResultInvalid(f"the stored checkpoint is no {model.__name__} ({count} fields do not fit)")

@@ -44,7 +44,7 @@ class Claimer:
         heartbeat: Heartbeat,
         telemetry: Telemetry,
         poll_floor: float,
-        ids: Callable[[int], tuple[list[UUID], list[UUID]]] = draw,
+        ids: Callable[[int], tuple[list[str], list[str]]] = draw,
     ) -> None:
         self._connection = connection
         self._identity = identity
@@ -97,12 +97,12 @@ class Claimer:
         finally:
             self._slots.unreserve(wanted)
         if rows:
-            self._heartbeat.watch_over(min(row.lease for row in rows).total_seconds())
+            self._heartbeat.watch_over(min(row.lease for row in rows))
             self._count(rows)
         return len(rows)
 
     async def _send(
-        self, conn: Connection, attempts: Sequence[UUID], tokens: Sequence[UUID], ids: Sequence[UUID] | None
+        self, conn: Connection, attempts: Sequence[str], tokens: Sequence[str], ids: Sequence[UUID] | None
     ) -> list[Claimed]:
         who = self._identity
         return await server_calls.claim(
@@ -121,7 +121,7 @@ class Claimer:
         counts: dict[str, int] = {}
         for row in rows:
             counts[row.kind] = counts.get(row.kind, 0) + 1
-            self._telemetry.started(row.kind, (row.started_at - row.run_at).total_seconds())
+            self._telemetry.started(row.kind, row.delay)
         for kind, count in counts.items():
             self._telemetry.claimed(kind, count)
 

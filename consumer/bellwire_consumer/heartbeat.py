@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
-from uuid import UUID
 
 import psycopg
 import structlog
@@ -63,8 +62,8 @@ class Heartbeat:
         self._shortest = 30.0
         self._stopping = False
         self._leaving = False
-        self._fresh_doubts: list[tuple[UUID, ...]] = []
-        self._doubts: dict[UUID, float] = {}
+        self._fresh_doubts: list[tuple[str, ...]] = []
+        self._doubts: dict[str, float] = {}
         self._connection: SupervisedConnection | None = None
         self.registered = asyncio.Event()
         self.last_success = time.monotonic()
@@ -75,7 +74,7 @@ class Heartbeat:
     def start(self) -> None:
         self._thread.start()
 
-    def doubt(self, tokens: Sequence[UUID]) -> None:
+    def doubt(self, tokens: Sequence[str]) -> None:
         """A claim with these tokens was sent and not answered."""
         self._fresh_doubts.append(tuple(tokens))
         self._wake()

@@ -74,22 +74,20 @@ class Lease:
         self.id: UUID = row.attempt_id
         self.token: UUID = row.token
         self.kind: str = row.kind
-        self.seconds: float = row.lease.total_seconds()
+        self.seconds: float = row.lease
         self.expires: float = sent + self.seconds
         self.next_beat = sent + self.seconds / 3
         self.started = now
-        limit: float = INFINITE if row.timeout is None else now + row.timeout.total_seconds()
+        limit: float = INFINITE if row.timeout is None else now + row.timeout
         if row.remaining is not None:
-            limit = min(limit, sent + row.remaining.total_seconds())
+            limit = min(limit, sent + row.remaining)
         self.limit = limit
-        self.stall_seconds = (
-            INFINITE if row.progress_timeout is None else row.progress_timeout.total_seconds()
-        )
+        self.stall_seconds = INFINITE if row.progress_timeout is None else row.progress_timeout
         self.progressed_at = now
         self.progress: int | None = None
         self.progress_total: int | None = None
         self.note: str | None = None
-        self.checkpoint: Any = row.checkpoint
+        self.checkpoint: str | None = row.checkpoint
         self.cancel: CancelRequest | None = None
         self.gone: Gone | None = None
         self.settling = False

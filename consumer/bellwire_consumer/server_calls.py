@@ -5,7 +5,7 @@ server keeps their plans. Everything is set-based: no statement is sent for one 
 """
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, LiteralString, NamedTuple
 from uuid import UUID
 
@@ -35,7 +35,8 @@ __all__ = [
 
 
 class Claimed(NamedTuple):
-    """One claimed job, as its consumer needs it."""
+    """One claimed job, as its consumer needs it. Payload and checkpoint are JSON text; times are in
+    seconds."""
 
     job_id: UUID
     attempt_id: UUID
@@ -43,22 +44,17 @@ class Claimed(NamedTuple):
     kind: str
     version: int
     attempt: int
-    generation: int
-    payload: Any
-    codec: str
+    payload: str | None
     tenant: str
     key: str | None
-    priority: int
-    run_at: datetime
-    deadline_at: datetime | None
-    remaining: timedelta | None
     started_at: datetime
-    lease: timedelta
-    timeout: timedelta | None
-    progress_timeout: timedelta | None
-    checkpoint: Any
-    attempts_used: int
-    trace_context: Any
+    delay: float
+    deadline_at: datetime | None
+    remaining: float | None
+    lease: float
+    timeout: float | None
+    progress_timeout: float | None
+    checkpoint: str | None
 
 
 class Beat(NamedTuple):
@@ -80,12 +76,12 @@ class Answer(NamedTuple):
 
 
 _CLAIM: LiteralString = """
-    SELECT job_id, attempt_id, token, kind, version, attempt, generation, payload, codec, tenant, key,
-    priority,
-           run_at, deadline_at, remaining, started_at, lease, timeout, progress_timeout, checkpoint,
-           attempts_used, trace_context
+    SELECT job_id, attempt_id, token, kind, version, attempt, payload::text, tenant, key, started_at,
+           extract(epoch FROM started_at - run_at)::float8, deadline_at, extract(epoch FROM
+           remaining)::float8, extract(epoch FROM lease)::float8, extract(epoch FROM timeout)::float8,
+           extract(epoch FROM progress_timeout)::float8, checkpoint::text
       FROM bellwire.claim(%s::uuid, %s::text, %s::text, %s::text[], %s::smallint[], %s::uuid[], %s::uuid[],
-      %s::uuid[])
+                          %s::uuid[])
 """
 _HEARTBEAT: LiteralString = """
     SELECT token, status, cancel_requested_at, cancel_actor, cancel_reason
@@ -125,8 +121,8 @@ async def claim(
     host: str,
     kinds: Sequence[str],
     versions: Sequence[int],
-    attempts: Sequence[UUID],
-    tokens: Sequence[UUID],
+    attempts: Sequence[str],
+    tokens: Sequence[str],
     ids: Sequence[UUID] | None = None,
 ) -> list[Claimed]:
     """At most as many jobs as attempt ids are given; of `ids` only, or of the oldest admitted."""
@@ -136,9 +132,9 @@ async def claim(
         host,
         list(kinds),
         list(versions),
-        list(attempts),
-        list(tokens),
-        None if ids is None else list(ids),
+        _literal(attempts),
+        _literal(tokens),
+        None if ids is None else _literal([job.hex for job in ids]),
     )
     cursor = await conn.execute(_CLAIM, parameters, binary=True)
     return [Claimed._make(row) for row in await cursor.fetchall()]
@@ -147,8 +143,8 @@ async def claim(
 async def heartbeat(conn: Connection, leases: Sequence[Lease]) -> list[Beat]:
     """Renew these leases, and hear who asked to cancel."""
     parameters = (
-        [lease.job_id for lease in leases],
-        [lease.token for lease in leases],
+        _literal([lease.job_id.hex for lease in leases]),
+        _literal([lease.token.hex for lease in leases]),
         [lease.progress for lease in leases],
         [lease.progress_total for lease in leases],
         [lease.note for lease in leases],
@@ -179,16 +175,18 @@ async def forget_consumer(conn: Connection, consumer: UUID) -> None:
     await conn.execute("SELECT bellwire.forget_consumer(%s::uuid)", (consumer,))
 
 
-async def release_doubtful(conn: Connection, consumer: UUID, tokens: Sequence[UUID]) -> list[UUID]:
+async def release_doubtful(conn: Connection, consumer: UUID, tokens: Sequence[str]) -> list[UUID]:
     """Hand back what a claim whose answer was lost has brought after all. Answers with those jobs."""
     cursor = await conn.execute(
-        "SELECT job_id FROM bellwire.release_doubtful(%s::uuid, %s::uuid[])", (consumer, list(tokens))
+        "SELECT job_id FROM bellwire.release_doubtful(%s::uuid, %s::uuid[])", (consumer, _literal(tokens))
     )
     return [row[0] for row in await cursor.fetchall()]
 
 
 async def succeed(conn: Connection, leases: Sequence[Lease], endings: Sequence[Succeed]) -> list[Answer]:
-    return await _settle(conn, _SUCCEED, leases, [ending.result for ending in endings])
+    results = [ending.result for ending in endings]
+    # unnest fills a shorter array up with NULL.
+    return await _settle(conn, _SUCCEED, leases, results if any(results) else [])
 
 
 async def retry(
@@ -247,10 +245,15 @@ async def _settle(
     conn: "psycopg.AsyncConnection[Any]", text: LiteralString, leases: Sequence[Lease], *columns: list[Any]
 ) -> list[Answer]:
     parameters = (
-        [lease.job_id for lease in leases],
-        [lease.token for lease in leases],
-        [lease.id for lease in leases],
+        _literal([lease.job_id.hex for lease in leases]),
+        _literal([lease.token.hex for lease in leases]),
+        _literal([lease.id.hex for lease in leases]),
         *columns,
     )
     cursor = await conn.execute(text, parameters, binary=True)
     return [Answer._make(row) for row in await cursor.fetchall()]
+
+
+def _literal(ids: Sequence[str]) -> str:
+    """An array of ids as PostgreSQL reads it."""
+    return f"{{{','.join(ids)}}}"

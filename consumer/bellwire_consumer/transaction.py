@@ -11,7 +11,6 @@ assuming.
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -131,7 +130,7 @@ class Staged:
         if self._completes:
             self._lease.settled = True
         elif self._checkpoint is not None:
-            self._lease.checkpoint = json.loads(self._checkpoint)
+            self._lease.checkpoint = self._checkpoint
 
     def _same(self, before: object, after: object) -> None:
         if before is not after and before != after:

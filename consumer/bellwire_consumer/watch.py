@@ -45,7 +45,9 @@ class Watch:
         lease.gone = reason
         if lease.task is not None:
             lease.task.cancel()
-            asyncio.get_running_loop().call_later(PATIENCE_S if self._patience is None else self._patience, self._abandon, lease)
+            asyncio.get_running_loop().call_later(
+                PATIENCE_S if self._patience is None else self._patience, self._abandon, lease
+            )
 
     def close(self) -> None:
         if self._timer is not None:
