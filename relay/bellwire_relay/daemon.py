@@ -17,6 +17,7 @@ import structlog
 
 from bellwire_relay.admission import AdmissionLoop
 from bellwire_relay.claim_rate import ClaimRate
+from bellwire_relay.evicting import EvictLoop
 from bellwire_relay.housekeeping import ExpireLoop, MendLoop, PromoteLoop, RecoverLoop
 from bellwire_relay.measuring import MeasureLoop
 from bellwire_relay.ownership import Identity, Ownership, OwnershipLoop
@@ -105,6 +106,7 @@ class Relay:
             rng=self._rng,
         )
         self.expiry = ExpireLoop(connection=self.back, ownership=self.ownership, batch=settings.relay_batch)
+        self.eviction = EvictLoop(waiting=self.back, asking=self.front, ownership=self.ownership)
         self.mending = MendLoop(connection=self.back, ownership=self.ownership, on_ready=self._ready)
         self.measuring = MeasureLoop(
             connection=self.back,
@@ -125,6 +127,7 @@ class Relay:
             self.promotion,
             self.recovery,
             self.expiry,
+            self.eviction,
             self.mending,
             self.measuring,
         ]

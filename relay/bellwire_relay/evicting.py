@@ -1,8 +1,9 @@
-"""Ends the session that keeps an expired job: a half-open owner holds its row locks for as long as the operating
-system believes in it, and recovery, which skips locked rows, would wait as long.
+"""Ends the session that keeps an expired job.
 
-Who holds a row is known only while somebody waits for it. So one connection waits briefly, and the other asks what it
-waits for. Only our own sessions are ended: a daemon's, or one that `attempt.transaction` has marked.
+A half-open owner holds its row locks for as long as the operating system believes in it, and recovery, which
+skips locked rows, would wait as long. Who holds a row is known only while somebody waits for it, so one
+connection waits briefly and the other asks what it waits for. Only our own sessions are ended: a daemon's, or
+one that `attempt.transaction` has marked.
 """
 
 import asyncio

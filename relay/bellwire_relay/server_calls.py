@@ -11,18 +11,22 @@ from uuid import UUID
 
 from bellwire_runtime.database import Connection
 from bellwire_schema import statements as text
-from bellwire_schema.statements import Admitted, Mended, Promoted, Recovered
+from bellwire_schema.statements import Admitted, Holder, Mended, Promoted, Recovered
 
 __all__ = [
     "Admitted",
+    "Holder",
     "Mended",
     "Promoted",
     "Recovered",
     "admit",
+    "await_row",
     "disown",
+    "evict",
     "expire",
     "measure",
     "mend",
+    "overdue",
     "own",
     "promote",
     "recover",
@@ -112,6 +116,22 @@ async def mend(conn: Connection, *, after: UUID | None, wakeup_after: UUID | Non
         (after, wakeup_after, limit),
     )
     return Mended(*rows[0])
+
+
+async def overdue(conn: Connection, *, over: timedelta, limit: int) -> list[UUID]:
+    """Running jobs whose lease has been over for longer than that."""
+    return [job for (job,) in await _all(conn, text.OVERDUE, (over, limit))]
+
+
+async def await_row(conn: Connection, *, job: UUID) -> bool:
+    """Wait for a job's row, half a second at most: whether it is free."""
+    free: bool = (await _all(conn, text.AWAIT_ROW, (job,)))[0][0]
+    return free
+
+
+async def evict(conn: Connection) -> list[Holder]:
+    """End what `await_row` waits for on another connection, where it is ours."""
+    return [Holder(*row) for row in await _all(conn, text.EVICT, ())]
 
 
 async def measure(

@@ -14,6 +14,7 @@ __all__ = [
     "Beat",
     "Cancelled",
     "Claimed",
+    "Holder",
     "Mended",
     "Promoted",
     "Receipt",
@@ -133,6 +134,14 @@ class Admitted(NamedTuple):
     held: str | None
 
 
+class Holder(NamedTuple):
+    """A session that keeps an expired job's row; `ended`: it was ours, and is no more."""
+
+    pid: int
+    application_name: str
+    ended: bool
+
+
 class Mended(NamedTuple):
     """Wake-ups without a ready job, ready jobs without a wake-up, where to go on (None: from the start)."""
 
@@ -207,6 +216,9 @@ PRUNE: LiteralString = "SELECT bellwire.prune(%s::integer)"
 MEND: LiteralString = (
     "SELECT orphans, missing, position, wakeup_position FROM bellwire.mend(%s::uuid, %s::uuid, %s::integer)"
 )
+OVERDUE: LiteralString = "SELECT bellwire.overdue(%s::interval, %s::integer)"
+AWAIT_ROW: LiteralString = "SELECT bellwire.await_row(%s::uuid)"
+EVICT: LiteralString = "SELECT pid, application_name, ended FROM bellwire.evict()"
 OWN: LiteralString = (
     "SELECT kind FROM bellwire.own(%s::uuid, %s::uuid, %s::text, %s::integer, %s::text, %s::interval)"
 )

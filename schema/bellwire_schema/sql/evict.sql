@@ -18,14 +18,22 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
--- Ends the sessions that p_waiter waits for, where they are ours: a daemon's, or one that an attempt's transaction has
--- marked. Runs as the caller, who needs pg_signal_backend. An application's own session is named, not ended.
-CREATE OR REPLACE FUNCTION bellwire.evict(p_waiter integer)
-RETURNS TABLE (pid integer, application_name text, ended boolean) LANGUAGE sql VOLATILE
-SET search_path = bellwire, pg_temp
+-- Ends the sessions that await_row waits for now, where they are ours: a daemon's, or one that an attempt's transaction
+-- has marked. Runs as the caller, who needs pg_signal_backend. An application's own session is named, not ended. The
+-- waiter is found by what it runs, because a pooler hides which server session a client has.
+CREATE OR REPLACE FUNCTION bellwire.evict() RETURNS TABLE (pid integer, application_name text, ended boolean)
+LANGUAGE sql VOLATILE SET search_path = bellwire, pg_temp
 AS $$
     SELECT a.pid, a.application_name,
-           CASE WHEN a.application_name LIKE 'bellwire%' OR a.usename IN ('bellwire_relay', 'bellwire_consumer')
+           -- A superuser's session may be ended by superusers only: it is named, too.
+           CASE WHEN (a.application_name LIKE 'bellwire%' OR a.usename IN ('bellwire_relay', 'bellwire_consumer'))
+                     AND (NOT holder.rolsuper OR me.rolsuper)
                 THEN pg_terminate_backend(a.pid) ELSE false END
-      FROM unnest(pg_blocking_pids(p_waiter)) AS b(pid) JOIN pg_stat_activity a ON a.pid = b.pid
+      FROM (SELECT DISTINCT b.pid
+              FROM pg_stat_activity w CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) AS b(pid)
+             WHERE w.datname = current_database() AND w.wait_event_type = 'Lock'
+               AND w.query LIKE '%bellwire.await_row(%' AND w.pid <> pg_backend_pid()) AS blocking
+      JOIN pg_stat_activity a ON a.pid = blocking.pid
+      JOIN pg_roles holder ON holder.oid = a.usesysid
+      JOIN pg_roles me ON me.rolname = current_user
 $$;
