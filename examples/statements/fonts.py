@@ -104,9 +104,8 @@ def _letters(file: Path) -> frozenset[int]:
 
 @cache
 def built_in() -> Face:
-    """The face that every PDF reader has: the letters of Windows-1252."""
-    known = (bytes([byte]).decode("cp1252", errors="ignore") for byte in range(32, 256))
-    return Face(name=_BUILT_IN, letters=(frozenset(ord(character) for character in known if character),))
+    """The face that every PDF reader has: the letters of Latin-1, which is what fpdf2 encodes it in."""
+    return Face(name=_BUILT_IN, letters=(frozenset([*range(0x20, 0x7F), *range(0xA0, 0x100)]),))
 
 
 def best() -> Face:

@@ -100,9 +100,7 @@ def test_the_plain_install_is_plain(plain: Path, module: str) -> None:
     assert run(plain, "-c", f"import {module}", cwd=plain.parent).returncode == 1
 
 
-@pytest.mark.parametrize(
-    ("module", "extra"), [("alembic", "cli"), ("consumer", "consumer"), ("testing", "testing")]
-)
+@pytest.mark.parametrize(("module", "extra"), [("consumer", "consumer"), ("testing", "testing")])
 def test_a_missing_extra_is_named(plain: Path, module: str, extra: str) -> None:
     done = run(plain, "-c", f"import bellwire.{module}", cwd=plain.parent)
     assert done.returncode == 1
