@@ -121,12 +121,14 @@ def _relays(connection: Connection, now: datetime) -> list[Finding]:
 
 
 def _ownership(connection: Connection, now: datetime) -> list[Finding]:
+    if not connection.execute(select(relay.c.id).where(relay.c.beat_at > now - LIVE).limit(1)).first():
+        return []
     owned = select(kind_owner.c.kind).where(kind_owner.c.expires_at > now)
     names = [name for (name,) in connection.execute(select(kind.c.name).order_by(kind.c.name))]
     served = {name for (name,) in connection.execute(owned)}
     orphaned = [name for name in [*names, "*"] if name not in served]
     if orphaned:
-        told = f"{len(orphaned)} kinds are served by no relay: {_some(orphaned)}"
+        told = f"{len(orphaned)} kinds are served by no live relay: {_some(orphaned)}"
         mend = "start a relay; where one runs, its log says why it does not take them"
         return [Finding(check="ownership", level="wrong", text=told, mend=mend)]
     return [Finding(check="ownership", level="ok", text=f"each of {len(names)} kinds has its relay")]

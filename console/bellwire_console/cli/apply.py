@@ -52,9 +52,12 @@ def _show(changes: list[Any], name: str, *, applied: bool, json: bool) -> None:
         return
     rows: list[tuple[object, ...]] = []
     for change in changes:
-        for column in change.columns:
-            before = None if change.action == "create" else _value(column.before)
-            rows.append((change.kind, change.action, column.name, before, _value(column.after)))
+        # Of a new kind, what is not set says nothing.
+        new = change.action == "create"
+        columns = [c for c in change.columns if not (new and (c.after in (None, False) or c.name == "app"))]
+        for n, column in enumerate(columns):
+            subject = (change.kind, change.action) if n == 0 else ("", "")
+            rows.append((*subject, column.name, "" if new else _value(column.before), _value(column.after)))
     print_table(
         ("kind", "action", "setting", "in the database", "declared"),
         rows,

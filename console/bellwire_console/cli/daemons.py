@@ -22,7 +22,7 @@ def relay(
 ) -> None:
     """Run a relay: it decides which jobs may go, and takes back what crashed. Run two for failover."""
     url = address(database_url)
-    from bellwire_relay import daemon
+    from bellwire_relay.daemon import run
     from bellwire_relay.settings import RelaySettings
     from bellwire_runtime.settings import load
 
@@ -33,7 +33,7 @@ def relay(
         log_format=log_format,
         log_level=log_level,
     )
-    raise typer.Exit(asyncio.run(daemon.run(settings)))
+    raise typer.Exit(asyncio.run(run(settings)))
 
 
 def consumer(
@@ -68,7 +68,7 @@ def consumer(
             raise Failure(
                 Exit.USAGE, f"{app} has no handler for {kind}; it has: {', '.join(known) or 'none'}"
             )
-    from bellwire_consumer import daemon
+    from bellwire_consumer.daemon import run
     from bellwire_consumer.settings import ConsumerSettings
     from bellwire_runtime.settings import load
 
@@ -80,4 +80,4 @@ def consumer(
         log_format=log_format,
         log_level=log_level,
     )
-    raise typer.Exit(asyncio.run(daemon.run(loaded, settings, kinds=kinds or None)))
+    raise typer.Exit(asyncio.run(run(loaded, settings, kinds=kinds or None)))

@@ -47,23 +47,17 @@ def dev(
     """
     load_app(app).declared()
     with ExitStack() as stack:
-        # A second Ctrl-C, or a supervisor's SIGTERM, goes the same way as the first.
+        # SIGTERM goes the same way as Ctrl-C, and both work where a shell started us with SIGINT ignored.
         signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGINT, _interrupt)
         url = address(database_url) if database_url else stack.enter_context(_embedded(data))
         _prepare(app, url)
-        env = {**os.environ, "BELLWIRE_DATABASE_URL": url}
         if not database_url:
             print_lines(f"the database for your own code: export BELLWIRE_DATABASE_URL='{url}'")
-        command = [sys.executable, "-m", "bellwire_console.cli"]
-        children = stack.enter_context(
-            _children(
-                {
-                    "relay": [*command, "relay"],
-                    "consumer": [*command, "consumer", "--app", app, "--slots", str(slots)],
-                },
-                env,
-            )
-        )
+        commands = {"relay": ["relay"], "consumer": ["consumer", "--app", app, "--slots", str(slots)]}
+        # The embedded server trusts, so the daemons log in as their roles, and get their settings.
+        addresses = {name: url if database_url else _as_role(url, f"bellwire_{name}") for name in commands}
+        children = stack.enter_context(_children(commands, addresses))
         print_lines("running; Ctrl-C ends it all")
         sys.stdout.flush()
         raise typer.Exit(_watch(children))
@@ -71,6 +65,12 @@ def dev(
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def _as_role(url: str, role: str) -> str:
+    from psycopg.conninfo import make_conninfo
+
+    return make_conninfo(url, user=role)
 
 
 def _prepare(app: str, url: str) -> None:
@@ -119,13 +119,17 @@ def _embedded(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _children(
-    commands: dict[str, list[str]], env: dict[str, str]
+    commands: dict[str, list[str]], addresses: dict[str, str]
 ) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     started: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for name, command in commands.items():
+        for name, arguments in commands.items():
             # A session of its own, so that Ctrl-C reaches us alone and we end them in order.
-            started[name] = subprocess.Popen(command, env=env, start_new_session=True)  # noqa: S603 - ours
+            started[name] = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "-m", "bellwire_console.cli", *arguments],
+                env={**os.environ, "BELLWIRE_DATABASE_URL": addresses[name]},
+                start_new_session=True,
+            )
         yield started
     finally:
         _end(started)

@@ -6,10 +6,12 @@ import typer
 
 from bellwire_console.cli.exits import Exit
 from bellwire_console.cli.options import DatabaseUrl, Json
-from bellwire_console.cli.output import print_json, print_lines, print_table
+from bellwire_console.cli.output import print_json, print_lines
 from bellwire_console.cli.session import reading
 
 __all__ = ["doctor"]
+
+_SIGNS = {"ok": "ok", "note": "note", "wrong": "WRONG"}
 
 
 def doctor(
@@ -29,12 +31,10 @@ def doctor(
     if json:
         print_json({"wrong": len(wrong), "findings": findings})
     else:
-        signs = {"ok": "ok", "note": "note", "wrong": "WRONG"}
-        print_table(
-            ("", "check", "found", "what to do"),
-            [(signs[f.level], f.check, f.text, f.mend) for f in findings],
-            empty="",
-        )
+        for finding in findings:
+            print_lines(f"{_SIGNS[finding.level]:6}{finding.check}: {finding.text}")
+            if finding.mend is not None:
+                print_lines(f"      → {finding.mend}")
         print_lines(f"{len(wrong)} wrong" if wrong else "nothing is wrong")
     if wrong:
         raise typer.Exit(Exit.FOUND)

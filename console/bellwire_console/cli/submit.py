@@ -18,9 +18,18 @@ from bellwire_console.cli.session import writing
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from bellwire_outbox.submission import Submission
+    from bellwire_outbox import Job, Receipt
 
 __all__ = ["submit"]
+
+_CASTS = {
+    "version": "integer",
+    "payload": "jsonb",
+    "priority": "integer",
+    "run_at": "timestamptz",
+    "run_in": "interval",
+    "job_id": "uuid",
+}
 
 
 def submit(
@@ -81,37 +90,54 @@ def submit(
         "tenant": tenant,
         "version": None if version is None else str(version),
     }
+    job = None
     if app is not None:
         given = [f"--{name.replace('_', '-')}" for name, value in contract.items() if value is not None]
         if given:
             raise Failure(Exit.USAGE, f"with --app the job's class decides {', '.join(given)}: leave it out")
-        from bellwire_outbox.submission import Options
-
-        options = Options(job_id=own_id, run_at=at, run_in=delay, priority=priority)
-        submission = _of_class(app, kind, parsed, options)
-    else:
-        submission = _of_text(
-            {
-                **contract,
-                "kind": kind,
-                "payload": _text(kind, parsed),
-                "priority": None if priority is None else str(priority),
-                "run_at": None if at is None else at.isoformat(),
-                "run_in": None if delay is None else f"{delay.total_seconds()} seconds",
-                "job_id": None if own_id is None else str(own_id),
-            }
-        )
+        job = _of_class(app, kind, parsed)
+    arguments = {
+        **contract,
+        "kind": kind,
+        "payload": _text(kind, parsed),
+        "priority": None if priority is None else str(priority),
+        "run_at": None if at is None else at.isoformat(),
+        "run_in": None if delay is None else f"{delay.total_seconds()} seconds",
+        "job_id": None if own_id is None else str(own_id),
+    }
     with writing(database_url) as connection:
         newest = _applied(connection, kind, unapplied=unapplied)
-        submission.values.setdefault("version", str(newest))
-        from bellwire_outbox.stacks import stack_of
-        from bellwire_outbox.submit import on_stack, receipt_of
+        if job is not None:
+            import bellwire_outbox
 
-        receipt: Any = on_stack(stack_of(connection), submission.call(), receipt_of)
+            receipt = bellwire_outbox.submit(
+                connection, job, job_id=own_id, run_at=at, run_in=delay, priority=priority
+            )
+        else:
+            receipt = _try_submit(connection, {**arguments, "version": arguments["version"] or str(newest)})
     if json:
         print_json(receipt)
     else:
         print_lines(f"{receipt.outcome} {receipt.job_id} ({receipt.state})")
+
+
+def _try_submit(connection: "Connection", arguments: dict[str, str | None]) -> "Receipt":
+    """By plain SQL, as any other language would; a refusal is a row."""
+    from sqlalchemy import text
+
+    from bellwire_outbox.receipt import Receipt
+    from bellwire_outbox.refusals import refusal
+
+    given = {name: value for name, value in arguments.items() if value is not None}
+    named = ", ".join(
+        f"{name} => CAST(CAST(:{name} AS text) AS {_CASTS.get(name, 'text')})" for name in given
+    )
+    # Our own names only; what was typed travels as parameters.
+    query = f"SELECT row_to_json(r) FROM bellwire.try_submit({named}) AS r"  # noqa: S608
+    row: dict[str, Any] = connection.execute(text(query), given).scalar_one()
+    if row["code"] is not None:
+        raise refusal(row)
+    return Receipt.of_row(row)
 
 
 def _payload(text: str) -> dict[str, Any]:
@@ -137,21 +163,15 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _of_class(app: str, kind: str, payload: dict[str, Any], options: Any) -> "Submission":
+def _of_class(app: str, kind: str, payload: dict[str, Any]) -> "Job":
     from bellwire_outbox.payload import decode
-    from bellwire_outbox.submission import Submission
 
     handlers = load_app(app).handlers()
     if kind not in handlers:
         raise Failure(Exit.FOUND, f"{app} has no handler for {_did_you_mean(kind, sorted(handlers))}")
     handler, _ = handlers[kind]
-    return Submission.of(decode(handler.job_class, payload), options)
-
-
-def _of_text(values: dict[str, str | None]) -> "Submission":
-    from bellwire_outbox.submission import Submission
-
-    return Submission({name: value for name, value in values.items() if value is not None})
+    job: Job = decode(handler.job_class, payload)
+    return job
 
 
 def _text(kind: str, payload: dict[str, Any]) -> str:
@@ -162,7 +182,7 @@ def _text(kind: str, payload: dict[str, Any]) -> str:
     for name, value in payload.items():
         part = json_text.dumps({name: value}, ensure_ascii=False)
         if "\\u0000" in part or any("\ud800" <= char <= "\udfff" for char in part):
-            raise PayloadInvalid(name, "holds a NUL or half a surrogate", kind=kind)
+            raise PayloadInvalid(name, "contains a NUL or half a surrogate", kind=kind)
     text = json_text.dumps(payload, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     size = len(text.encode())
     if size > MAX_BYTES:
@@ -172,7 +192,7 @@ def _text(kind: str, payload: dict[str, Any]) -> str:
 
 
 def _applied(connection: "Connection", kind: str, *, unapplied: bool) -> int:
-    """The newest version applied. A kind that nobody applied would wait for ever, so it is taken for a slip."""
+    """The newest version applied. A kind that nobody applied would wait for ever: it is taken for a slip."""
     from sqlalchemy import select
 
     from bellwire_schema.tables import kind as kinds
