@@ -70,9 +70,13 @@ class Clients:
         await self._http.aclose()
 
     async def ask(self, account: int, **more: Any) -> None:
+        """Post one request; what goes wrong is kept with the answers."""
         body = {"account_id": account, "period": self._period, **more}
         async with self._gate:
-            self._answers.add(await self._http.post("/statements", json=body))
+            try:
+                self._answers.add(await self._http.post("/statements", json=body))
+            except httpx.HTTPError as error:
+                self._answers.unexpected.append(f"{type(error).__name__}: {error}")
 
     async def ask_all(self, accounts: Iterable[int], **more: Any) -> None:
         async with asyncio.TaskGroup() as group:

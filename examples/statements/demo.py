@@ -107,7 +107,7 @@ class Demo:
                 killed_with=killed_with,
                 seconds=time.monotonic() - self._start,
             )
-        verdict = self._verdict(jobs=len(order.accounts), recovered=killed_with)
+        verdict = self._verdict(jobs=len(order.accounts), recovered=len(DOORS))
         # uvicorn shuts down in order and then ends by the signal it was given.
         bad = {name: code for name, code in codes.items() if code not in {0, -signal.SIGTERM}}
         if bad:
@@ -151,6 +151,7 @@ class Demo:
         )
         async with Clients(address, period=PERIOD, answers=self._answers) as clients:
             await clients.ask(order.accounts[0])
+            self._check()
             self._say(f"the first job was submitted {time.monotonic() - self._start:.1f} s after the start")
             await asyncio.to_thread(self._open, pauses)
             with bar:
@@ -162,22 +163,22 @@ class Demo:
                     return done
 
                 placing = asyncio.create_task(clients.place(order))
-                await self._until(
-                    lambda: succeeded() >= total // 8 and pauses.standing() == pauses.doors,
-                    meanwhile=placing,
-                )
-                killed_with = self._kill(watch, pauses)
-                await placing
-                await self._until(lambda: succeeded() >= total)
+                try:
+                    await self._until(lambda: succeeded() >= total // 8 and pauses.standing() == pauses.doors)
+                    killed_with = self._kill(watch, pauses)
+                    await placing
+                    await self._until(lambda: succeeded() >= total)
+                finally:
+                    placing.cancel()
+                    await asyncio.gather(placing, return_exceptions=True)
             # Long after, somebody asks again: the finished job is found, and nothing is drawn.
             await clients.ask_all(order.accounts[:10])
-        if self._answers.unexpected:
-            raise Died("the web application answered: " + "; ".join(self._answers.unexpected[:3]))
+            self._check()
         return killed_with
 
     def _kill(self, watch: report.Watch, pauses: Pauses) -> int:
         self._fleet.kill("consumer-1")
-        held = watch.running()  # the only consumer is dead, so these are its leases, and nobody will end them
+        held = watch.running()  # it was the only consumer, so these were its leases
         where = ", ".join(sorted(f"{point.replace('_', ' ')} ({account})" for point, account in pauses.doors))
         self._say(f"killed consumer-1 (SIGKILL); it held {held} leases, among them: {where}")
         if held < len(DOORS):
@@ -186,18 +187,19 @@ class Demo:
             self._start_consumer(name)
         return held
 
-    async def _until(
-        self, condition: Callable[[], bool], *, meanwhile: asyncio.Task[None] | None = None
-    ) -> None:
-        """Wait for the condition; a process that dies, or clients that fail, end the wait at once."""
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the condition; a process that dies or a wrong answer ends the wait at once."""
         deadline = time.monotonic() + LONGEST_S
         while not condition():
-            self._fleet.check()
-            if meanwhile is not None and meanwhile.done():
-                await meanwhile
+            self._check()
             if time.monotonic() > deadline:
                 raise Died(f"nothing came of it within {LONGEST_S:.0f} s; see {self._plan.logs}")
             await asyncio.sleep(0.1)
+
+    def _check(self) -> None:
+        self._fleet.check()
+        if self._answers.unexpected:
+            raise Died(f"the web application answered: {self._answers.unexpected[0]}")
 
     def _verdict(self, *, jobs: int, recovered: int) -> int:
         code, text = self._fleet.verdict(
