@@ -237,7 +237,7 @@ async def test_too_slow_is_an_error(bellwire: Harness) -> None:
         ("consumer.settled", (1, "succeeded"), [], "1\n"),
     ],
 )
-async def test_killed_at(  # noqa: PLR0917 - two fixtures and a table
+async def test_killed_at(
     bellwire: Harness, tmp_path: Path, place: str, left: tuple[int, str], then: list[str], runs: str
 ) -> None:
     lines = tmp_path / "runs"

@@ -1,4 +1,4 @@
-"""A small world to watch the scheduler's two pure rules in: tenants, arrivals, slots, and a clock that counts.
+"""A small world to watch the two rules of order in: tenants, arrivals, slots, and a clock that counts.
 
 It admits as the relay does (as late as possible, at most a window ahead of the slots) and runs jobs of one
 length, so a wait is the scheduler's doing and nothing else's.

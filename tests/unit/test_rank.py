@@ -9,7 +9,9 @@ from bellwire_relay.rank import HIGHEST, LOWEST, overtaking_ends, rank
 from tests.unit.rotation_simulator import Arrival, World
 
 instants = st.datetimes(
-    min_value=datetime(2020, 1, 1), max_value=datetime(2040, 1, 1), timezones=st.just(UTC)
+    min_value=datetime(2020, 1, 1),  # noqa: DTZ001 - Hypothesis wants its bounds without a zone
+    max_value=datetime(2040, 1, 1),  # noqa: DTZ001
+    timezones=st.just(UTC),
 )
 priorities = st.integers(LOWEST, HIGHEST)
 agings = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=1))

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+
+from bellwire_console.cli.commands import application
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,6 +51,27 @@ def test_the_make_targets_exist() -> None:
     told = set(re.findall(r"`make (\w+)`|^\$ make (\w+)", README, re.MULTILINE))
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert {first or second for first, second in told} - targets == set()
+
+
+def test_the_commands_exist() -> None:
+    """The whole line is parsed by the command itself, so that a renamed option fails too."""
+    told = [
+        line.split("#")[0].removeprefix("$ bellwire ").split()
+        for text in blocks("console")
+        for line in text.splitlines()
+        if line.startswith("$ bellwire ")
+    ]
+    told += [words.split()[1:] for words in re.findall(r"`(bellwire [a-z][^`]*)`", README)]
+    assert len(told) > 8
+    for line in told:
+        command, words = application, line
+        while isinstance(command, TyperGroup):
+            assert words[0] in command.commands, line
+            command, words = command.commands[words[0]], words[1:]
+        if words or not any(
+            param.required for param in command.params
+        ):  # else the name alone, in running text
+            command.make_context("bellwire", list(words))
 
 
 def test_the_links_lead_somewhere() -> None:
