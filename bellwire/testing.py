@@ -1,4 +1,4 @@
-"""For tests: the type of the fixture `bellwire`, which the wheel's pytest plugin provides."""
+"""For tests: the types behind the fixture `bellwire`, which the wheel's pytest plugin provides."""
 
 from bellwire._extras import missing
 
