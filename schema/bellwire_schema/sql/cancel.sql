@@ -22,7 +22,7 @@ BEGIN
                state = CASE WHEN j.state = 'running' THEN 'running' ELSE 'cancelled' END,
                reason = CASE WHEN j.state = 'running' THEN j.reason ELSE 'cancelled' END,
                finished_at = CASE WHEN j.state = 'running' THEN NULL ELSE clock.at END,
-               key = CASE WHEN j.unique_until = 'finished' AND j.state <> 'running' THEN NULL ELSE j.key END
+               key = CASE WHEN j.unique_until <> 'pruned' AND j.state <> 'running' THEN NULL ELSE j.key END
           FROM clock, unnest(v_ids) AS i(id)
          WHERE j.id = i.id AND j.finished_at IS NULL
         RETURNING j.id, j.state)

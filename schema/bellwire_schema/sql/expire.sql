@@ -21,7 +21,7 @@ BEGIN
     UPDATE job j SET state = 'failed', reason = 'deadline_exceeded', finished_at = clock.at,
            first_code = COALESCE(j.first_code, 'deadline_exceeded'),
            last_code = COALESCE(j.last_code, 'deadline_exceeded'),
-           key = CASE WHEN j.unique_until = 'finished' THEN NULL ELSE j.key END
+           key = CASE WHEN j.unique_until <> 'pruned' THEN NULL ELSE j.key END
       FROM (SELECT bellwire.now() AS at) AS clock
      WHERE j.id = ANY (v_ids)
     RETURNING j.id, j.kind;

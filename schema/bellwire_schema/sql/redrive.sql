@@ -9,24 +9,36 @@ SET search_path = bellwire, pg_temp SET plan_cache_mode = force_generic_plan SET
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
+DECLARE
+    v_ids uuid[];
+    v_outcomes text[];
+    v_holders uuid[];
 BEGIN
     PERFORM 1 FROM job j WHERE j.id = ANY (p_ids) ORDER BY j.id FOR UPDATE;
     BEGIN
-        RETURN QUERY
         WITH clock AS (SELECT bellwire.now() AS at),
-        judged AS MATERIALIZED (
-            SELECT i.id, i.n,
+        seen AS MATERIALIZED (
+            SELECT i.id, i.n, j.kind, j.tenant, j.label, h.id AS holder,
                    CASE WHEN j.id IS NULL THEN 'not_found'
                         WHEN j.state NOT IN ('failed', 'cancelled') THEN 'not_redrivable'
                         WHEN p_generations[i.n] <> j.generation THEN 'generation_differs'
                         WHEN j.payload IS NULL THEN 'payload_gone'
-                        WHEN h.id IS NOT NULL OR row_number() OVER same_key > 1 THEN 'key_taken'
-                        ELSE 'redriven' END AS outcome,
-                   h.id AS holder
+                        WHEN h.id IS NOT NULL THEN 'key_taken'
+                        ELSE 'redriven' END AS outcome
               FROM unnest(p_ids) WITH ORDINALITY AS i(id, n)
               LEFT JOIN job j ON j.id = i.id
-              LEFT JOIN job h ON h.kind = j.kind AND h.tenant = j.tenant AND h.key = j.label AND h.id <> j.id
-            WINDOW same_key AS (PARTITION BY j.kind, j.tenant, COALESCE(j.label, i.id::text) ORDER BY i.n)),
+              LEFT JOIN job h ON h.kind = j.kind AND h.tenant = j.tenant AND h.key = j.label AND h.id <> j.id),
+        -- Of those that may go, the first that is named takes the key.
+        judged AS MATERIALIZED (
+            SELECT s.id, s.n,
+                   CASE WHEN s.outcome = 'redriven' AND first_value(s.id) OVER same_key <> s.id
+                        THEN 'key_taken' ELSE s.outcome END AS outcome,
+                   CASE WHEN s.outcome = 'key_taken' THEN s.holder
+                        WHEN s.outcome = 'redriven' AND first_value(s.id) OVER same_key <> s.id
+                        THEN first_value(s.id) OVER same_key END AS holder
+              FROM seen s
+            WINDOW same_key AS (PARTITION BY s.outcome, s.kind, s.tenant, s.label,
+                                             CASE WHEN s.label IS NULL THEN s.id END ORDER BY s.n)),
         moved AS (
             UPDATE job j
                SET state = 'ready', reason = NULL, generation = j.generation + 1, run_at = clock.at,
@@ -47,7 +59,10 @@ BEGIN
             INSERT INTO audit (actor, action, kind, tenant, job_id, reason, new)
             SELECT p_actor, 'redrive', m.kind, m.tenant, m.id, p_reason, jsonb_build_object('generation', m.generation)
               FROM moved m)
-        SELECT g.id, g.outcome, g.holder FROM judged g ORDER BY g.n;
+        -- Into variables: rows already returned would stay when the write below them fails.
+        SELECT array_agg(g.id ORDER BY g.n), array_agg(g.outcome ORDER BY g.n), array_agg(g.holder ORDER BY g.n)
+          INTO v_ids, v_outcomes, v_holders FROM judged g;
+        RETURN QUERY SELECT * FROM unnest(v_ids, v_outcomes, v_holders);
         RETURN;
     EXCEPTION WHEN unique_violation THEN
         -- Somebody took a key between the look and the write: judge each alone, so only that one is refused.

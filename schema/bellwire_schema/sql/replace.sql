@@ -18,8 +18,8 @@ BEGIN
     changed AS (
         UPDATE job j
            SET version = s.version, payload = s.payload, codec = s.codec, args_digest = s.args_digest,
-               priority = s.priority, run_at = s.run_at, deadline_at = s.deadline, max_age = s.max_age,
-               trace_context = s.trace_context,
+               unique_until = COALESCE(s.unique_until, j.unique_until), ordering_key = s.ordering_key, priority = s.priority,
+               run_at = s.run_at, deadline_at = s.deadline, max_age = s.max_age, trace_context = s.trace_context,
                state = CASE WHEN s.run_at > clock.at THEN 'scheduled' ELSE 'ready' END,
                reason = CASE WHEN s.run_at > clock.at THEN 'run_at' END,
                eligible_at = CASE WHEN s.run_at > clock.at THEN NULL ELSE COALESCE(j.eligible_at, clock.at) END
