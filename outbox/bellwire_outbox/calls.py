@@ -16,7 +16,7 @@ from bellwire_outbox.job import Job
 from bellwire_outbox.key_text import key_text, tenant_text
 from bellwire_outbox.payload import encode, unstorable_text
 from bellwire_outbox.receipt import CancelOutcome, JobView, Receipt
-from bellwire_outbox.refusals import refusal
+from bellwire_outbox.refusals import explained, refusal
 from bellwire_outbox.stacks import AsyncStack, SyncStack
 from bellwire_outbox.submission import Options, Submission, call_of_many, config_of
 from bellwire_schema.errors import ArgumentInvalid
@@ -33,10 +33,14 @@ class Request(Generic[T]):
     read: Callable[[Rows], T]
 
     def on(self, stack: SyncStack) -> T:
-        return self.read(stack.run(self.call))
+        with explained(self.call.function):
+            rows = stack.run(self.call)
+        return self.read(rows)
 
     async def aon(self, stack: AsyncStack) -> T:
-        return self.read(await stack.arun(self.call))
+        with explained(self.call.function):
+            rows = await stack.arun(self.call)
+        return self.read(rows)
 
 
 def submit(job: Job, options: Options) -> Request[Receipt]:

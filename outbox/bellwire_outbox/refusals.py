@@ -3,7 +3,8 @@
 No payload value is ever quoted: messages end up in logs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -14,6 +15,7 @@ from bellwire_schema.errors import (
     ArgumentInvalid,
     BellwireError,
     KeyConflict,
+    NotInstalled,
     OverCapacity,
     PayloadInvalid,
     PayloadTooLarge,
@@ -62,3 +64,33 @@ def refusal(row: Mapping[str, Any], *, ordinal: int | None = None) -> BellwireEr
             return ArgumentInvalid(field, message)
         case _:
             return SubmitRefused(f"{code}: {message}", code=code, ordinal=ordinal)
+
+
+_MENDS = {
+    "3F000": "this database has no schema bellwire: is it the right one? If so, run 'bellwire migrate'",
+    "42883": "this database has no bellwire.{function} as this code calls it: run 'bellwire migrate'",
+    "42501": "this role may not call bellwire.{function}: GRANT bellwire_application TO its login",
+}
+
+
+@contextmanager
+def explained(function: str) -> Iterator[None]:
+    """Says what is missing where the function cannot be called; a driver's other errors are left alone."""
+    try:
+        yield
+    except Exception as error:
+        mend = _MENDS.get(sqlstate_of(error) or "")
+        if mend is None:
+            raise
+        raise NotInstalled(mend.format(function=function)) from error
+
+
+def sqlstate_of(error: BaseException | None) -> str | None:
+    """The server's code, however the stack spells it and however deep it has wrapped the driver's error."""
+    while error is not None:
+        for holder in (error, getattr(error, "orig", None)):
+            code = getattr(holder, "sqlstate", None) or getattr(holder, "pgcode", None)
+            if isinstance(code, str):
+                return code
+        error = error.__cause__
+    return None

@@ -23,6 +23,7 @@ from bellwire import (
     PayloadTooLarge,
     Receipt,
 )
+from bellwire_outbox.refusals import sqlstate_of
 from bellwire_testkit.databases import Database, Template
 from tests.integration.submit_stacks import STACKS, Opened, Stack
 
@@ -113,17 +114,6 @@ def statements(admin: psycopg.Connection[Any]) -> list[str]:
         "current_database())"
     ).fetchall()
     return [query for query, calls in rows if not CHATTER.match(query) for _ in range(calls)]
-
-
-def sqlstate(error: BaseException | None) -> str | None:
-    """The driver's code, however deep the stack has wrapped its error."""
-    while error is not None:
-        for holder in (error, getattr(error, "orig", None)):
-            code = getattr(holder, "sqlstate", None) or getattr(holder, "pgcode", None)
-            if code is not None:
-                return str(code)
-        error = error.__cause__
-    return None
 
 
 @asynccontextmanager
@@ -414,7 +404,7 @@ async def test_above_read_committed_the_loser_repeats_its_transaction(
             with pytest.raises(Exception) as failure:  # noqa: PT011
                 await lost
         assert not isinstance(failure.value, BellwireError)
-        assert sqlstate(failure.value) == "40001"
+        assert sqlstate_of(failure.value) == "40001"
         await second.rollback()
         retried = await second.call("submit", JOB)
         await second.commit()
