@@ -91,8 +91,8 @@ def _take_over(database: Database, relay: Relay) -> int:
     """The row changes hands by force, as at the end of its time; then the new owner admits."""
     with database.connect(application_name="take-over") as conn:
         conn.execute(
-            "UPDATE bellwire.kind_owner SET relay = %s, token = %s, expires_at = bellwire.now() + interval '6 s'"
-            " WHERE kind = 'work'",
+            "UPDATE bellwire.kind_owner SET relay = %s, token = %s,"
+            " expires_at = bellwire.now() + interval '6 s' WHERE kind = 'work'",
             (relay.identity.relay, relay.identity.token),
         )
         rows = conn.execute(
