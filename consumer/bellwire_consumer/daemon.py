@@ -31,6 +31,7 @@ from bellwire_consumer.settings import ConsumerSettings
 from bellwire_consumer.settler import Ended, Settler
 from bellwire_consumer.slots import Slots
 from bellwire_consumer.threads import Threads
+from bellwire_runtime import logs
 from bellwire_runtime.database import Connection, SupervisedConnection, is_transient
 from bellwire_runtime.exits import Exit
 from bellwire_runtime.health import Health, HealthServer
@@ -333,6 +334,7 @@ async def run(
     """
     if stop is not None:
         return await _serve(app, settings, kinds, stop)
+    logs.configure(log_format=settings.log_format, log_level=settings.log_level)
     stop = asyncio.Event()
     with StopSignals(stop, grace=settings.shutdown_grace.total_seconds()):
         return await _serve(app, settings, kinds, stop)

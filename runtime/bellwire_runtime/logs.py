@@ -36,7 +36,7 @@ def configure(*, log_format: str = "auto", log_level: str = "info", stream: Text
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(out)
+    handler = _Handler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -48,11 +48,20 @@ def configure(*, log_format: str = "auto", log_level: str = "info", stream: Text
             ],
         )
     )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    # Other people's loggers at warning: an info line of theirs may be one per job.
-    root.setLevel(logging.WARNING)
-    logging.getLogger("bellwire").setLevel(log_level.upper())
+    root, ours = logging.getLogger(), logging.getLogger("bellwire")
+    ours.setLevel(log_level.upper())
+    if root.handlers and not any(isinstance(h, _Handler) for h in root.handlers):
+        # The application has set up logging of its own, which stays as it is; only our lines go our way.
+        ours.handlers[:] = [handler]
+        ours.propagate = False
+    else:
+        root.handlers[:] = [handler]
+        # Other people's loggers at warning: an info line of theirs may be one per job.
+        root.setLevel(logging.WARNING)
+
+
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Ours, known again when logging is set up twice."""
 
 
 def _renderer(log_format: str, out: TextIO) -> Processor:
