@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from bellwire_console.cli.exits import Exit, Failure
-from bellwire_console.cli.loading import load_app
+from bellwire_console.cli.loading import declared, load_app
 from bellwire_console.cli.options import Actor, AppPath, DatabaseUrl, Json
 from bellwire_console.cli.output import print_json, print_lines, print_table
 from bellwire_console.cli.session import actor_or_me, reading, writing
@@ -31,16 +31,18 @@ def apply(
     from bellwire_schema.errors import ConfigError
 
     loaded = load_app(app)
+    policies = declared(loaded)
     try:
-        declared = loaded.declared()
+        if check:
+            with reading(database_url) as connection:
+                changes = policy.diff(connection, app=loaded.name, declared=policies)
+        else:
+            with writing(database_url) as connection:
+                changes = policy.apply(
+                    connection, app=loaded.name, declared=policies, actor=actor_or_me(actor)
+                )
     except ConfigError as error:
-        raise Failure(Exit.APP, str(error)) from None
-    if check:
-        with reading(database_url) as connection:
-            changes = policy.diff(connection, app=loaded.name, declared=declared)
-    else:
-        with writing(database_url) as connection:
-            changes = policy.apply(connection, app=loaded.name, declared=declared, actor=actor_or_me(actor))
+        raise Failure(Exit.FOUND, str(error)) from None
     _show(changes, loaded.name, applied=not check, json=json)
     if check and changes:
         raise typer.Exit(Exit.FOUND)

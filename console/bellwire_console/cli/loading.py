@@ -10,8 +10,9 @@ from bellwire_console.cli.exits import Exit, Failure
 
 if TYPE_CHECKING:
     from bellwire_consumer.app import App
+    from bellwire_schema.policy import KindPolicy
 
-__all__ = ["load_app"]
+__all__ = ["declared", "load_app"]
 
 
 def load_app(path: str) -> "App[Any]":
@@ -45,6 +46,16 @@ def load_app(path: str) -> "App[Any]":
     if not isinstance(found, App):
         raise Failure(Exit.APP, f"{path} is a {type(found).__name__}, not a bellwire.consumer.App")
     return found
+
+
+def declared(app: "App[Any]") -> "list[KindPolicy]":
+    """What the app declares, or in one line what of it cannot work or is not built yet."""
+    from bellwire_schema.errors import ConfigError
+
+    try:
+        return app.declared()
+    except ConfigError as error:
+        raise Failure(Exit.APP, str(error)) from None
 
 
 def _raised(module_name: str, error: Exception) -> Failure:

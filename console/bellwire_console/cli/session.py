@@ -28,9 +28,12 @@ def address(database_url: str | None) -> str:
     from bellwire_schema.connection import libpq_url
 
     try:
-        conninfo_to_dict(libpq_url(database_url))
+        parts = conninfo_to_dict(libpq_url(database_url))
     except psycopg.Error as error:
         raise unreachable(error, database_url) from None
+    # libpq would look the port's name up, and report a host that cannot be resolved.
+    if not all(port.isdigit() for port in str(parts.get("port", 5432)).split(",") if port):
+        raise Failure(Exit.USAGE, f"the database address has the port {parts['port']!r}: a port is a number")
     return database_url
 
 
