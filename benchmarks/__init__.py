@@ -1,1 +1,1 @@
-"""The speed floor, measured on the shipped commands."""
+"""The speed floor, as multiples of what this machine's disk and PostgreSQL can do at all."""

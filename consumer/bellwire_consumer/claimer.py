@@ -55,8 +55,8 @@ class Claimer:
         self._telemetry = telemetry
         self._poll_floor = poll_floor
         self._ids = ids
-        # With half of the slots a claim, the next one is under way while the first half is settled.
-        self._batch = min(MAX_BATCH, slots.total)
+        # Half of the slots a claim: one half is claimed while the other is settled, on its own connection.
+        self._batch = min(MAX_BATCH, (slots.total + 1) // 2)
         self.more = False
         """Whether the last claim brought all it asked for, so that a freed slot is worth another."""
 
