@@ -7,4 +7,5 @@ def missing(module: str, install: str, error: ModuleNotFoundError) -> ImportErro
     """The error to raise in place of `error`; that one itself where our own code is at fault."""
     if error.name is None or error.name.partition(".")[0].partition("_")[0] == _OURS:
         return error
-    return ImportError(f"{module} needs {error.name}: pip install '{install}'", name=error.name)
+    needed = error.name.partition(".")[0]
+    return ImportError(f"{module} needs {needed}: pip install '{install}'", name=needed)
