@@ -20,6 +20,8 @@ from bellwire_schema.words import clock, span
 Level = Literal["ok", "note", "wrong"]
 # A lease that ran out this long ago should have been taken back: relays look every second.
 _UNRECOVERED = timedelta(seconds=30)
+# A daemon's own session is ended by the server after as long; whoever sits longer is somebody else.
+_IDLE = timedelta(seconds=25)
 # Below the objective, or without one, so long a wait is in order while everybody is alive.
 _OBJECTIVE = timedelta(minutes=15)
 _DAEMON_SETTINGS = {
@@ -220,9 +222,10 @@ def _locks(connection: Connection, now: datetime) -> list[Finding]:
                  JOIN pg_locks l ON l.pid = a.pid AND l.relation = 'bellwire.job'::regclass AND l.granted
                   AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
                 WHERE a.datname = current_database() AND a.state LIKE 'idle in transaction%'
-                  AND a.state_change < clock_timestamp() - interval '25 seconds'
+                  AND a.state_change < clock_timestamp() - :idle
                 ORDER BY a.xact_start"""
-        )
+        ),
+        {"idle": _IDLE},
     ).all()
     if not rows:
         return [Finding(check="locks", level="ok", text="no idle session keeps jobs locked")]
@@ -272,13 +275,8 @@ def _set_aside(connection: Connection, _: datetime) -> list[Finding]:
 
 
 def _durability(connection: Connection, _: datetime) -> list[Finding]:
-    settings: dict[str, str] = dict(
-        connection.execute(
-            text("SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_standby_names')")
-        )
-        .tuples()
-        .all()
-    )
+    query = "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_standby_names')"
+    settings = {row.name: row.setting for row in connection.execute(text(query))}
     findings = []
     if settings.get("fsync") == "off":
         told = "fsync is off: a crash of the machine can lose jobs that were committed"

@@ -6,7 +6,6 @@ Each reason is a code and a sentence for people. Only facts that stand in rows a
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, and_, func, or_, select
@@ -77,17 +76,12 @@ def consumers(connection: Connection, name: str, version: int | None, now: datet
                 wrong=True,
             )
         ]
-    running: dict[Any, int] = dict(
-        connection.execute(
-            select(job.c.consumer, func.count())
-            .where(job.c.state == "running", job.c.consumer.in_([c.id for c in able]))
-            .group_by(job.c.consumer)
-        )
-        .tuples()
-        .all()
-    )
+    busy = connection.execute(
+        select(func.count())
+        .select_from(job)
+        .where(job.c.state == "running", job.c.consumer.in_([c.id for c in able]))
+    ).scalar_one()
     slots = sum(c.slots for c in able)
-    busy = sum(running.values())
     if busy >= slots:
         text = f"all {slots} slots of its {len(able)} live consumers are busy: it waits for one to be free"
         return [Reason(code="slots_busy", text=text)]
