@@ -19,7 +19,17 @@ def args_digest(text: str) -> bytes:
 
 
 def normal_form(text: str) -> str:
-    return _write(json.loads(text, parse_float=Decimal))
+    fractions = []
+
+    def keep(number: str) -> Decimal:
+        fractions.append(number)
+        return Decimal(number)
+
+    tree = json.loads(text, parse_float=keep)
+    if not fractions:
+        # Most payloads hold text and whole numbers, for which the C encoder writes the normal form.
+        return json.dumps(tree, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return _write(tree)
 
 
 def _write(value: Any) -> str:
@@ -38,12 +48,14 @@ def _write(value: Any) -> str:
 
 
 def _number(value: Decimal) -> str:
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)  # noqa: S101 - JSON has no NaN
-    significant = "".join(map(str, digits)).lstrip("0").rstrip("0")
-    if not significant:
+    if not value:
         return "0"
-    exponent += len("".join(map(str, digits))) - len("".join(map(str, digits)).rstrip("0"))
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError("JSON has no NaN and no infinity")
+    written = "".join(map(str, digits))
+    significant = written.rstrip("0")
+    exponent += len(written) - len(significant)
     minus = "-" if sign else ""
     if exponent >= 0:
         return minus + significant + "0" * exponent

@@ -110,7 +110,7 @@ BEGIN
               FROM unnest(v_pending) WITH ORDINALITY AS u(n, kind, version, payload, tenant, key, unique_until, priority,
                        ordering_key, run_at, run_in, deadline, max_age, job_id, on_duplicate, wake, args_digest, codec,
                        trace_context, place)
-             WHERE u.job_id = ANY (v_ids) ORDER BY u.job_id, u.place);
+             WHERE u.job_id IN (SELECT unnest(v_ids)) ORDER BY u.job_id, u.place);
         IF cardinality(v_done) = cardinality(p_jobs) THEN
             RETURN v_done;
         END IF;
