@@ -71,7 +71,8 @@ def shop(template: Template) -> Iterator[Database]:
     database = template.clone()
     with database.connect() as conn:
         conn.execute(
-            "DO $$ BEGIN CREATE ROLE shop LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
+            "DO $$ BEGIN CREATE ROLE shop LOGIN;"
+            " EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$;"
             "GRANT bellwire_application TO shop; CREATE TABLE shop_order (id bigint PRIMARY KEY);"
             "GRANT ALL ON shop_order TO shop; CREATE EXTENSION IF NOT EXISTS pg_stat_statements;"
         )
@@ -103,7 +104,9 @@ def count(admin: psycopg.Connection[Any], query: str) -> int:
 
 
 def forget_statements(admin: psycopg.Connection[Any]) -> None:
-    admin.execute("SELECT pg_stat_statements_reset()")
+    admin.execute(
+        "SELECT pg_stat_statements_reset(0, oid, 0) FROM pg_database WHERE datname = current_database()"
+    )
 
 
 def statements(admin: psycopg.Connection[Any]) -> list[str]:
