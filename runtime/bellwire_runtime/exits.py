@@ -7,15 +7,9 @@ A process that a second signal ends exits with 128 + the signal's number, as she
 
 from enum import IntEnum
 
-from bellwire_schema.errors import BellwireError, ConfigError, MigrationBehind, NotInstalled
+from bellwire_schema.errors import ConfigError, DatabaseUnavailable, MigrationBehind, NotInstalled
 
 __all__ = ["DatabaseUnavailable", "Exit", "exit_code"]
-
-
-class DatabaseUnavailable(BellwireError):
-    """The database could not be reached within the time allowed at start."""
-
-    code = "database_unavailable"
 
 
 class Exit(IntEnum):

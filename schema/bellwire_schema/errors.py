@@ -14,6 +14,7 @@ has a paragraph in docs/reference/errors.md, and a test holds the two together.
     │   └── OverCapacity         over_capacity         .backlog, .drain_estimate
     ├── NotInTransaction         not_in_transaction    the connection would commit on its own
     ├── ConnectionUnsupported    connection_unsupported
+    ├── DatabaseUnavailable      database_unavailable  not reached within the time allowed at start
     ├── NotInstalled             not_installed         no schema `bellwire` in this database
     ├── MigrationBehind          migration_behind      .found, .needed
     ├── WrongDatabase            wrong_database
@@ -170,6 +171,12 @@ class ConnectionUnsupported(BellwireError):
     """The object given is none of the sessions and connections Bellwire knows."""
 
     code = "connection_unsupported"
+
+
+class DatabaseUnavailable(BellwireError):
+    """The database could not be reached within the time allowed at start."""
+
+    code = "database_unavailable"
 
 
 class NotInstalled(BellwireError):
