@@ -72,13 +72,14 @@ def test_the_demo_kills_a_consumer_and_everything_adds_up(
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["interrupt", "terminate"])
 def test_interrupted_it_ends_what_it_started(
-    processes: Processes, postgres: PostgresServer, demo: list[str], tmp_path: Path
+    processes: Processes, postgres: PostgresServer, demo: list[str], tmp_path: Path, how: str
 ) -> None:
     process = processes.start(*demo, env={"BELLWIRE_DATABASE_URL": postgres.url}, cwd=ROOT)
     process.wait_for_output("consumer-1 is process", deadline=60)
     wait_until(lambda: len(running(tmp_path / "demo")) >= 3, describe="web, relay and consumer to run")
-    process.interrupt()
+    getattr(process, how)()
     assert process.wait_exit(within=60) == 130
     assert "interrupted" in process.output
     assert "Traceback" not in process.output

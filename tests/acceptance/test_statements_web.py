@@ -8,7 +8,7 @@ import httpx
 import psycopg
 import pytest
 
-from bellwire_testkit.harness import Harness
+from bellwire.testing import Harness
 from examples.statements.jobs import RenderStatement
 from examples.statements.work import app
 from tests.acceptance.statements_shop import PERIOD, Shop, http, shop

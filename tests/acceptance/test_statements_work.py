@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from bellwire import submit
-from bellwire_testkit.harness import Harness
+from bellwire.testing import Harness
 from examples.statements.render import render
 from examples.statements.work import app
 from tests.acceptance.statements_shop import PERIOD, Shop, shop
