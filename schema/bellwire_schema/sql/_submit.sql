@@ -13,10 +13,10 @@ BEGIN
              AND octet_length(replace(replace(s.payload::text, '": ', '":'), ', ', ',')) > 65536
             THEN jsonb_build_object('field', 'payload', 'message',
                                     'the payload is over 65,536 bytes; store it elsewhere and submit a reference')
-        WHEN s.tenant IS NULL OR length(s.tenant) > 255
-            THEN jsonb_build_object('field', 'tenant', 'message', 'a tenant is text of at most 255 characters')
-        WHEN length(s.key) > 1024
-            THEN jsonb_build_object('field', 'key', 'message', 'a key is at most 1,024 characters')
+        WHEN s.tenant IS NULL OR octet_length(s.tenant) > 200
+            THEN jsonb_build_object('field', 'tenant', 'message', 'a tenant is text of at most 200 bytes')
+        WHEN octet_length(s.key) > 1000  -- with kind and tenant it must fit into an index entry
+            THEN jsonb_build_object('field', 'key', 'message', 'a key is at most 1,000 bytes')
         WHEN (s.key IS NULL) <> (s.unique_until IS NULL)
             THEN jsonb_build_object('field', 'unique_until', 'message',
                                     'a key needs unique_until (started, finished or pruned), and only a key has one')
