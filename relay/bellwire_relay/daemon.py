@@ -139,7 +139,9 @@ class Relay:
             self.telemetry.loop_age(runner.name, lambda runner=runner: runner.age)  # type: ignore[misc]
             if health is not None:
                 health.live_when(f"loop.{runner.name}", lambda runner=runner: runner.broken)  # type: ignore[misc]
-                health.ready_when(f"loop.{runner.name}", lambda runner=runner: runner.late)  # type: ignore[misc]
+                # Without notifications work goes on, at the floor's pace.
+                if runner.loop is not self.listener:
+                    health.ready_when(f"loop.{runner.name}", lambda runner=runner: runner.late)  # type: ignore[misc]
         if health is not None:
             health.ready_when("database", lambda: self.front.down or self.back.down)
         try:

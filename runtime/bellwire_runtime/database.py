@@ -123,6 +123,8 @@ class SupervisedConnection:
         prepare: bool = True,
         backoff_cap: float = 5.0,
         rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._url = url
         self._name = application_name
@@ -131,6 +133,8 @@ class SupervisedConnection:
         self._prepare = prepare
         self._cap = backoff_cap
         self._rng = rng or random.Random()  # noqa: S311 (jitter, not a secret)
+        self._clock = clock
+        self._sleep = sleep
         self._conn: Connection | None = None
         self._lock = asyncio.Lock()
         self._failures = 0
@@ -148,7 +152,7 @@ class SupervisedConnection:
         """Why there is no connection, for health; None while all is well."""
         if self._lost_at is None:
             return None
-        return f"no database connection ({self._name}) for {time.monotonic() - self._lost_at:.0f} s"
+        return f"no database connection ({self._name}) for {self._clock() - self._lost_at:.0f} s"
 
     async def run(self, call: Callable[[Connection], Awaitable[T]], *, within: float | None = None) -> T:
         """`call` with the connection, connecting first where needed.
@@ -176,9 +180,9 @@ class SupervisedConnection:
             if not self._conn.closed:
                 return self._conn
             self._conn = None
-        pause = self._not_before - time.monotonic()
+        pause = self._not_before - self._clock()
         if pause > 0:
-            await asyncio.sleep(pause)
+            await self._sleep(pause)
         try:
             conn = await connect(
                 self._url, application_name=self._name, within=self._connect_timeout, prepare=self._prepare
@@ -231,7 +235,7 @@ class SupervisedConnection:
             await conn.close()
 
     def _lost(self, error: BaseException) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self._failures += 1
         self._not_before = now + self._rng.uniform(0.05, min(self._cap, 0.1 * 2.0 ** min(self._failures, 10)))
         reason = redact(str(error).strip().splitlines()[0]) if str(error) else type(error).__name__
@@ -246,7 +250,7 @@ class SupervisedConnection:
 
     def _found(self) -> None:
         if self._lost_at is not None:
-            now = time.monotonic()
+            now = self._clock()
             log.info("database back", connection=self._name, seconds=round(now - self._lost_at, 1))
             self.back_since = now
         self._lost_at = None
