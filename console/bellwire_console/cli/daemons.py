@@ -1,6 +1,5 @@
 """`bellwire relay` and `bellwire consumer`: the daemons, in this process."""
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -22,6 +21,8 @@ def relay(
 ) -> None:
     """Run a relay: it decides which jobs may go, and takes back what crashed. Run two for failover."""
     url = address(database_url)
+    import asyncio
+
     from bellwire_relay.daemon import run
     from bellwire_relay.settings import RelaySettings
     from bellwire_runtime.settings import load
@@ -68,6 +69,8 @@ def consumer(
             raise Failure(
                 Exit.USAGE, f"{app} has no handler for {kind}; it has: {', '.join(known) or 'none'}"
             )
+    import asyncio
+
     from bellwire_consumer.daemon import run
     from bellwire_consumer.settings import ConsumerSettings
     from bellwire_runtime.settings import load
