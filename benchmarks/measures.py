@@ -104,7 +104,7 @@ def start_latency(stand: Stand, *, samples: int = 200) -> list[float]:
 
 
 def work_off(stand: Stand, *, done: int, to: int) -> None:
-    """Submit and wait until `to` jobs in all are behind, in parts, so that no backlog of millions is measured."""
+    """Submit and wait until `to` jobs in all are behind, in parts of twenty thousand."""
     while done < to:
         step = min(20_000, to - done)
         stand.submit(step)

@@ -1,4 +1,4 @@
-"""What the consumer's tests need around it: an app with applied policy, submitted jobs, and the rows they left.
+"""What the consumer's tests need around it: an app with applied policy, jobs, and the rows they left.
 
 Admission is the relay's; here a statement plays it, so that each test decides what may be claimed and when.
 """
@@ -83,10 +83,23 @@ def admit(conn: Conn) -> int:
     ).rowcount
 
 
+def recover(conn: Conn) -> list[UUID]:
+    """What the relay takes back from expired leases."""
+    rows = conn.execute("SELECT job_id FROM bellwire.recover(100, array_fill(0.0::float8, ARRAY[100]))")
+    return [row[0] for row in rows.fetchall()]
+
+
+def turn(conn: Conn) -> None:
+    """One round of a relay: take back, promote, admit."""
+    recover(conn)
+    conn.execute("SELECT * FROM bellwire.promote(1000)")
+    admit(conn)
+
+
 def job(conn: Conn, job_id: UUID) -> Row:
     found = conn.execute(
-        "SELECT state, reason, attempt, attempts_used, releases, waits, last_code, last_message, result, checkpoint"
-        " FROM bellwire.job WHERE id = %s",
+        "SELECT state, reason, attempt, attempts_used, releases, waits, last_code, last_message, result,"
+        " checkpoint FROM bellwire.job WHERE id = %s",
         (job_id,),
     ).fetchone()
     assert found is not None
@@ -95,7 +108,8 @@ def job(conn: Conn, job_id: UUID) -> Row:
 
 def history(conn: Conn, job_id: UUID) -> list[Past]:
     rows = conn.execute(
-        "SELECT number, outcome, error_class, code, message FROM bellwire.attempt WHERE job_id = %s ORDER BY number",
+        "SELECT number, outcome, error_class, code, message FROM bellwire.attempt WHERE job_id = %s"
+        " ORDER BY number",
         (job_id,),
     ).fetchall()
     return [Past._make(row) for row in rows]

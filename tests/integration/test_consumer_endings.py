@@ -1,6 +1,7 @@
 """Every way an attempt can end, from the handler's word to the row: state, tally, code and history."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -60,12 +61,12 @@ async def test_returning_succeeds_and_keeps_the_result(database: Database, conn:
 
 async def test_a_plain_function_runs_in_a_thread(database: Database, conn: Conn) -> None:
     app = App("threads")
-    loop_thread = __import__("threading").get_ident()
+    loop_thread = threading.get_ident()
     seen: list[int] = []
 
     @app.handler(Work)
     def work(job: Work, attempt: Attempt) -> int:
-        seen.append(__import__("threading").get_ident())
+        seen.append(threading.get_ident())
         return job.n + 1
 
     async with consumer_on(database, app) as consumer:
@@ -293,7 +294,7 @@ async def test_a_timeout_cancels_a_coroutine(database: Database, conn: Conn) -> 
 
 async def test_stuck_threads_do_not_cost_slots(database: Database, conn: Conn) -> None:
     app = App("stuck")
-    release = __import__("threading").Event()
+    release = threading.Event()
 
     @app.handler(Work, timeout=timedelta(seconds=1), retry=Retry(max_attempts=1))
     def work(job: Work, attempt: Attempt) -> None:
@@ -362,8 +363,9 @@ async def test_a_deadline_ends_the_time_budget(database: Database, conn: Conn) -
         await asyncio.sleep(60)
 
     async with consumer_on(database, app) as consumer:
-        (now,) = conn.execute("SELECT bellwire.now()").fetchone() or ()
-        (job_id,) = submit_jobs(conn, Work(), deadline=now + timedelta(seconds=1))
+        now = conn.execute("SELECT bellwire.now()").fetchone()
+        assert now is not None
+        (job_id,) = submit_jobs(conn, Work(), deadline=now[0] + timedelta(seconds=1))
         admit(conn)
         await consumer.run_once()
     assert left[0] is not None
