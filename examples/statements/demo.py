@@ -224,7 +224,7 @@ def run(plan: Plan, console: Console, *, started: float) -> int:
     ledger_csv = plan.folder / f"ledger-{plan.seed}-{plan.accounts}.csv"
     if not ledger_csv.exists():
         data.write(ledger_csv, seed=plan.seed, accounts=plan.accounts)
-    with own_database(os.environ.get("BELLWIRE_DATABASE_URL")) as addresses:
+    with own_database(os.environ.get("BELLWIRE_DATABASE_URL") or None) as addresses:
         env = {
             "BELLWIRE_DATABASE_URL": addresses.owner,
             "STATEMENTS_DATABASE_URL": addresses.shop,

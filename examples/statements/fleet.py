@@ -52,18 +52,18 @@ def own_database(given: str | None) -> Iterator[Addresses]:
     """
     name = f"statements_demo_{secrets.token_hex(4)}"
     with ExitStack() as stack:
-        if given:
-            admin = given
-            own = urlunsplit(urlsplit(given)._replace(path=f"/{name}"))
-            addresses = Addresses(owner=own, relay=own, consumer=own, shop=own)
-        else:
-            server = stack.enter_context(PostgresServer(durable=True))
-            admin = server.url
+        admin, private = given, None
+        if admin is None:
+            private = stack.enter_context(PostgresServer(durable=True))
+            admin = private.url
+        own = urlunsplit(urlsplit(admin)._replace(path=f"/{name}"))
+        addresses = Addresses(owner=own, relay=own, consumer=own, shop=own)
+        if private is not None and private.controllable:
             addresses = Addresses(
-                owner=server.dsn(name),
-                relay=server.dsn(name, user="bellwire_relay"),
-                consumer=server.dsn(name, user="bellwire_consumer"),
-                shop=server.dsn(name, user=SHOP_ROLE),
+                owner=own,
+                relay=private.dsn(name, user="bellwire_relay"),
+                consumer=private.dsn(name, user="bellwire_consumer"),
+                shop=private.dsn(name, user=SHOP_ROLE),
             )
         _admin(admin, "CREATE DATABASE {} TEMPLATE template0", name)
         try:

@@ -46,9 +46,9 @@ def running(folder: Path) -> list[str]:
 
 @pytest.mark.timeout(300)
 def test_the_demo_kills_a_consumer_and_everything_adds_up(
-    processes: Processes, postgres: PostgresServer, demo: list[str], tmp_path: Path
+    processes: Processes, demo: list[str], tmp_path: Path
 ) -> None:
-    process = processes.start(*demo, env={"BELLWIRE_DATABASE_URL": postgres.url}, cwd=ROOT)
+    process = processes.start(*demo, cwd=ROOT)  # without an address: on a private server
     code = process.wait_exit(within=280)
     text = process.output
     assert code == 0, text
