@@ -14,6 +14,7 @@ import hashlib
 import random
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,14 +86,16 @@ def digest() -> str:
     return whole.hexdigest()
 
 
-def upgrade(url: str, *, wait: float = 300.0) -> Status:
+def upgrade(url: str, *, wait: float = 300.0, notice: Callable[[str], None] | None = None) -> Status:
     """Migrates, and returns how it was before. Safe to run twice and at once.
 
     `wait` is how many seconds to go on trying for another migrator to end, and for locks on tables in use;
-    after it, psycopg's LockNotAvailable is raised and nothing has changed.
+    after it, psycopg's LockNotAvailable is raised and nothing has changed. `notice` hears warnings.
     """
     deadline = time.monotonic() + wait
     with connect(url, application_name="bellwire migrate") as connection:
+        if notice is not None:
+            driver(connection).add_notice_handler(lambda said: notice(said.message_primary or ""))
         while True:
             try:
                 with connection.begin():

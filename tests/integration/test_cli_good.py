@@ -346,3 +346,26 @@ def test_dev_brings_a_database_of_its_own(
     assert run(["jobs", "list", "--kind", "greet", "--database-url", url]) == 0
     again.terminate()
     again.wait_exit(within=40)
+
+
+def test_the_operator_applies_submits_and_cancels(
+    database: Database,
+    shop: Callable[..., None],
+    conn: psycopg.Connection[Any],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    conn.execute("DROP ROLE IF EXISTS bellwire_test_operator")
+    conn.execute("CREATE ROLE bellwire_test_operator LOGIN IN ROLE bellwire_operator")
+    at = ["--database-url", database.url_as("bellwire_test_operator"), "--json"]
+    try:
+        assert run(["apply", "--app", "shop:app", *at]) == 0, capfd.readouterr().err
+        shop(attempts=9)
+        assert run(["apply", "--app", "shop:app", *at]) == 0, capfd.readouterr().err
+        capfd.readouterr()
+        assert run(["submit", "greet", "--app", "shop:app", "--payload", '{"name": "a"}', *at]) == 0
+        job = json.loads(capfd.readouterr().out)["job_id"]
+        assert run(["jobs", "cancel", job, "--reason", "x", *at]) == 0, capfd.readouterr().err
+    finally:
+        conn.execute("DROP ROLE bellwire_test_operator")
+    rows = conn.execute("SELECT action FROM bellwire.audit WHERE action LIKE 'kind.%' ORDER BY id").fetchall()
+    assert rows == [("kind.insert",), ("kind.update",)]

@@ -13,9 +13,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command and ends the process with its exit code."""
     try:
         from bellwire_console.cli.run import run
-    except ModuleNotFoundError as missing:
-        # The script is installed with the wheel whatever the extras; only our own missing module is a bug.
-        if (missing.name or "").startswith("bellwire"):
+    except ModuleNotFoundError as error:
+        # The plain install brings the command's name, but not what it is made of.
+        if error.name not in ("typer", "rich"):
             raise
-        sys.exit(f"bellwire: the command needs {missing.name}: pip install 'bellwire[cli]'")
+        sys.stderr.write("bellwire: the command needs an extra: pip install 'bellwire[cli]'\n")
+        sys.exit(2)
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))

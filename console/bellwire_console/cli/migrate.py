@@ -42,7 +42,7 @@ def migrate(
             schema.check(url)
             typer.echo(f"up to date at {schema.head()}")
             return
-        before = schema.upgrade(url, wait=wait)
+        before = schema.upgrade(url, wait=wait, notice=lambda said: typer.echo(f"note: {said}", err=True))
     if before.ahead:
         typer.echo(f"left alone: the database is at {before.found}, newer than this code's {before.needed}")
     elif before.current:
