@@ -125,7 +125,9 @@ class App(Generic[D]):
                 )
 
         def register(function: Callable[..., Any]) -> None:
-            derived = LEASE if timeout is None else max(SHORTEST_LEASE, min(LEASE, timeout))
+            derived = LEASE
+            if isinstance(timeout, timedelta):
+                derived = max(SHORTEST_LEASE, min(LEASE, timeout))
             self._register(
                 Handler(
                     job_class=job_class,
