@@ -15,8 +15,6 @@ from sqlalchemy import Connection, Select, Text, Uuid, cast, func, literal, lite
 
 from bellwire_schema.tables import attempts, effect, job, outbox
 
-STATES = ("scheduled", "ready", "running", "succeeded", "failed", "cancelled")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine:

@@ -194,6 +194,11 @@ def roles(database: Database) -> Iterator[None]:
             conn.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'another'".encode())
         conn.execute("GRANT bellwire_application TO bellwire_test_login")
         conn.execute("INSERT INTO bellwire.kind (name, app) VALUES ('greet', 'shop')")
+        if not database.server.controllable:
+            # Somebody else's server: its rules are not ours to change.
+            yield
+            conn.execute("DROP ROLE bellwire_test_locked, bellwire_test_login")
+            return
         rules = _hba(conn)
         _write_hba(conn, "host all bellwire_test_locked all scram-sha-256\n" + rules)
         yield
@@ -229,6 +234,7 @@ def at_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_each_ends_with_its_code_and_one_line(
+    database: Database,
     places: dict[str, str],
     roles: None,
     at_home: None,
@@ -242,6 +248,8 @@ def test_each_ends_with_its_code_and_one_line(
     assert len(TABLE) >= 20
     wrong = []
     for bad in TABLE:
+        if bad.address == "{locked}" and not database.server.controllable:
+            continue
         arguments = [*(part.format(**places) for part in bad.arguments.split()), *bad.extra]
         address = "" if bad.address is None else bad.address.format(**places)
         monkeypatch.setenv("BELLWIRE_DATABASE_URL", address)

@@ -53,13 +53,12 @@ def list_jobs(
 ) -> None:
     """List jobs, the newest first."""
     from bellwire_schema import reads
+    from bellwire_schema.states import STATES
 
     states = [*(state or []), *(["failed"] if failed else [])]
     for name in states:
-        if name not in reads.STATES:
-            raise Failure(
-                Exit.USAGE, f"--state: there is no state {name!r}; there are {', '.join(reads.STATES)}"
-            )
+        if name not in STATES:
+            raise Failure(Exit.USAGE, f"--state: there is no state {name!r}; there are {', '.join(STATES)}")
     page = None if before is None else identifier("--before", before)
     if group_by is not None:
         if group_by != "error":
