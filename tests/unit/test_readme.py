@@ -1,4 +1,4 @@
-"""The README tells only what is there: its code runs, its commands exist, its links lead somewhere."""
+"""The README tells only what is there: its code runs, its commands exist, its picture is true."""
 
 import re
 import sys
@@ -10,6 +10,7 @@ import pytest
 from typer.core import TyperGroup
 
 from bellwire_console.cli.commands import application
+from bellwire_schema.states import EDGES
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -72,6 +73,20 @@ def test_the_commands_exist() -> None:
             param.required for param in command.params
         ):  # else the name alone, in running text
             command.make_context("bellwire", list(words))
+
+
+def test_the_picture_is_true_and_misses_no_way() -> None:
+    """It may leave out a name where two arrows run beside each other, never a pair of states."""
+    (picture,) = blocks("mermaid")
+    drawn = {
+        (None if source == "[*]" else source, None if target == "[*]" else target, name)
+        for source, target, names in re.findall(r"^ +(\S+) --> (\S+) : (.+)$", picture, re.MULTILINE)
+        for name in names.split(", ")
+    }
+    real = {(move.source, move.target, edge.name) for edge in EDGES for move in edge.moves}
+    assert drawn - real == set()
+    ways = {(source, target) for source, target, _ in real if source != target}
+    assert ways - {(source, target) for source, target, _ in drawn} == set()
 
 
 def test_the_links_lead_somewhere() -> None:
