@@ -56,11 +56,8 @@ _BROKEN = {
          WHERE key IS NOT NULL
            AND (unique_until = 'finished' AND finished_at IS NOT NULL
                 OR unique_until = 'started' AND attempt > 0 AND generation = 1)""",
-    "times are in order": """
-        SELECT id FROM bellwire.job
-         WHERE finished_at < created_at OR heartbeat_at < started_at OR lease_expires_at < heartbeat_at
-        UNION
-        SELECT job_id FROM bellwire.attempt WHERE ended_at < started_at OR heartbeat_at < started_at""",
+    "a lease reaches past its last heartbeat": """
+        SELECT id FROM bellwire.job WHERE lease_expires_at < heartbeat_at""",
 }
 
 
