@@ -251,13 +251,13 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event) -> int:
             await relay.run(stop, health=health)
         finally:
             watch.cancel()
+        log.info("relay stopped")
         return Exit.OK
     finally:
         ticking.cancel()
         await relay.close()
         if server is not None:
             server.close()
-        log.info("relay stopped")
 
 
 async def _close_listener(relay: Relay, stop: asyncio.Event) -> None:

@@ -91,6 +91,7 @@ class OwnershipLoop:
         self._length = length
         self._on_gain = on_gain
         self._rng = rng or random.Random()  # noqa: S311 (spreads relays apart, no secret)
+        self._registered = False
 
     async def run_once(self) -> float | None:
         me = self._identity
@@ -108,6 +109,7 @@ class OwnershipLoop:
             # An answer later than this says nothing any more.
             within=self._length,
         )
+        self._registered = True
         gained, lost = self._ownership.renewed(kinds, sent + self._length)
         if gained or lost:
             log.info(
@@ -123,8 +125,10 @@ class OwnershipLoop:
 
     async def let_go(self, *, within: float) -> None:
         """At a stop in order: others take over at once."""
-        me = self._identity
         self._ownership.gone()
+        if not self._registered:
+            return
+        me = self._identity
         await self._connection.run(
             lambda conn: server_calls.disown(conn, relay=me.relay, token=me.token), within=within
         )

@@ -241,6 +241,9 @@ class SupervisedConnection:
         reason = redact(str(error).strip().splitlines()[0]) if str(error) else type(error).__name__
         if self._lost_at is None:
             self._lost_at = self._said_at = now
+            if self.connects == 0:
+                # Whoever starts a process says that it waits for the database, or ends with that one line.
+                return
             log.warning("database lost", connection=self._name, error=reason)
         elif now - self._said_at >= 60:
             self._said_at = now

@@ -65,7 +65,7 @@ async def reach_database(connection: SupervisedConnection, *, within: float, sto
     """Wait for the database. Raises `ConfigError` for a refused login at once, `DatabaseUnavailable` after
     `within` seconds; returns early when asked to stop.
     """
-    started = time.monotonic()
+    started, said = time.monotonic(), False
     while not stop.is_set():
         try:
             await connection.run(_ping)
@@ -79,6 +79,9 @@ async def reach_database(connection: SupervisedConnection, *, within: float, sto
                     f"no database within {within:.0f} s: {_first(error)}; is BELLWIRE_DATABASE_URL right, "
                     "and does the server run?"
                 ) from None
+            if not said:
+                said = True
+                log.warning("waiting for the database", seconds=round(within), error=_first(error))
         else:
             return
 

@@ -157,6 +157,7 @@ async def test_ten_minutes_of_outage_are_a_dozen_lines(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(module, "connect", refuse)
     connection = supervised("postgresql://x@127.0.0.1:1/x", clock=lambda: now, sleep=sleep)
+    connection.connects = 1
     with structlog.testing.capture_logs() as lines:
         while now < 600:
             with pytest.raises(psycopg.OperationalError):
