@@ -80,7 +80,7 @@ def test_the_picture_is_true_and_misses_no_way() -> None:
     (picture,) = blocks("mermaid")
     drawn = {
         (None if source == "[*]" else source, None if target == "[*]" else target, name)
-        for source, target, names in re.findall(r"^ +(\S+) --> (\S+) : (.+)$", picture, re.MULTILINE)
+        for source, target, names in re.findall(r"^ +(\S+) --> (\S+): (.+)$", picture, re.MULTILINE)
         for name in names.split(", ")
     }
     real = {(move.source, move.target, edge.name) for edge in EDGES for move in edge.moves}
