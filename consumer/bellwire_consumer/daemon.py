@@ -8,8 +8,12 @@ registry. A kill skips all that, and the leases run out.
 
 import asyncio
 import contextlib
+import os
+import sys
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
@@ -48,6 +52,7 @@ log = structlog.get_logger("bellwire.consumer")
 # Of the time between the end of the drain and the forced exit, kept for leaving the registry.
 _LEAVE_S = 1.5
 _UNWIND_S = 1.0
+_EXECUTOR = "bellwire-to-thread"
 
 
 class Consumer:
@@ -229,11 +234,13 @@ class Consumer:
         await self.heartbeat.registered.wait()
 
     async def _stop(self, claiming: "asyncio.Future[None]") -> None:
-        ends = time.monotonic() + self._settings.shutdown_grace.total_seconds() - _LEAVE_S
+        began = time.monotonic()
+        ends = began + self._settings.shutdown_grace.total_seconds() - _LEAVE_S
         self.heartbeat.stopping()
+        # A claim under way is waited for: what it brings has begun, and one cut short would be in doubt.
         await asyncio.wait({claiming}, timeout=2.0)
         claiming.cancel()
-        await self._empty(self._settings.drain_seconds - 2.0 * (not claiming.done()))
+        await self._empty(began + self._settings.drain_seconds - time.monotonic())
         left = [lease for lease in self.slots.snapshot() if not lease.ended]
         if left:
             log.info("handing back what is still running", jobs=len(left))
@@ -336,8 +343,12 @@ async def run(
         return await _serve(app, settings, kinds, stop)
     logs.configure(log_format=settings.log_format, log_level=settings.log_level)
     stop = asyncio.Event()
+    executor = ThreadPoolExecutor(thread_name_prefix=_EXECUTOR)
+    asyncio.get_running_loop().set_default_executor(executor)
     with StopSignals(stop, grace=settings.shutdown_grace.total_seconds()):
-        return await _serve(app, settings, kinds, stop)
+        code = await _serve(app, settings, kinds, stop)
+        await _leave_stuck_code_behind(code, executor)
+        return code
 
 
 async def _serve(
@@ -373,6 +384,27 @@ async def _serve(
         if server is not None:
             server.close()
         log.info("consumer stopped")
+
+
+async def _leave_stuck_code_behind(code: int, executor: ThreadPoolExecutor) -> None:
+    """Exit at once where a handler's code does not end: loop and interpreter wait for it without bound.
+
+    What it was doing was handed back already, and is no longer its own.
+    """
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    executor.shutdown(wait=False, cancel_futures=True)
+    ends = time.monotonic() + _UNWIND_S
+    while time.monotonic() < ends:
+        busy = any(thread.name.startswith(_EXECUTOR) for thread in threading.enumerate())
+        if not busy and all(task.done() for task in others):
+            return
+        await asyncio.sleep(0.02)
+    log.warning("a handler's code does not end; leaving it behind")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 async def _tick(health: Health) -> None:

@@ -79,6 +79,10 @@ class Runner:
         for row in rows:
             lease = Lease(row, handler=self._plans[row.kind], sent=sent, now=now)
             self._slots.take(lease)
+            if now >= lease.expires:
+                # The answer took longer than the lease: somebody else may have the job by now.
+                self._end(lease, RELEASED)
+                continue
             lease.task = loop.create_task(self._attempt(lease))
             self.watch.add(lease)
 
@@ -123,6 +127,7 @@ class Runner:
                 return Stop("interrupted by the cancel request")
             case "expired" | "released" | "lost":
                 return RELEASED
+        log.debug("attempt failed", kind=lease.kind, job_id=str(lease.job_id), exc_info=error)
         match error:
             case Undecodable():
                 return Fail("payload_invalid", PayloadInvalid.code, message_of(error.__cause__ or error))
