@@ -318,7 +318,9 @@ async def test_a_second_completion_is_refused(database: Database, conn: Conn) ->
     assert ended.status == "completed"
 
 
-@pytest.mark.parametrize("source", [object(), create_engine("postgresql+psycopg://"), "dsn"], ids=repr)
+@pytest.mark.parametrize(
+    "source", [object(), create_engine("postgresql+psycopg://"), "dsn"], ids=["object", "engine", "text"]
+)
 async def test_what_is_no_source_is_refused(database: Database, conn: Conn, source: Any) -> None:
     caught: list[BellwireError] = []
 
