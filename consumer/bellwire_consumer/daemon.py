@@ -8,12 +8,8 @@ registry. A kill skips all that, and the leases run out.
 
 import asyncio
 import contextlib
-import os
-import sys
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
@@ -29,6 +25,7 @@ from bellwire_consumer.heartbeat import Heartbeat
 from bellwire_consumer.hints import Announcements
 from bellwire_consumer.identity import Identity
 from bellwire_consumer.lease import Lease
+from bellwire_consumer.leaving import leave_stuck_code_behind, own_executor
 from bellwire_consumer.outcome import Succeed
 from bellwire_consumer.runner import Plan, Runner
 from bellwire_consumer.settings import ConsumerSettings
@@ -52,7 +49,6 @@ log = structlog.get_logger("bellwire.consumer")
 # Of the time between the end of the drain and the forced exit, kept for leaving the registry.
 _LEAVE_S = 1.5
 _UNWIND_S = 1.0
-_EXECUTOR = "bellwire-to-thread"
 
 
 class Consumer:
@@ -343,11 +339,10 @@ async def run(
         return await _serve(app, settings, kinds, stop)
     logs.configure(log_format=settings.log_format, log_level=settings.log_level)
     stop = asyncio.Event()
-    executor = ThreadPoolExecutor(thread_name_prefix=_EXECUTOR)
-    asyncio.get_running_loop().set_default_executor(executor)
+    executor = own_executor()
     with StopSignals(stop, grace=settings.shutdown_grace.total_seconds()):
         code = await _serve(app, settings, kinds, stop)
-        await _leave_stuck_code_behind(code, executor)
+        await leave_stuck_code_behind(code, executor)
         return code
 
 
@@ -384,27 +379,6 @@ async def _serve(
         if server is not None:
             server.close()
         log.info("consumer stopped")
-
-
-async def _leave_stuck_code_behind(code: int, executor: ThreadPoolExecutor) -> None:
-    """Exit at once where a handler's code does not end: loop and interpreter wait for it without bound.
-
-    What it was doing was handed back already, and is no longer its own.
-    """
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    executor.shutdown(wait=False, cancel_futures=True)
-    ends = time.monotonic() + _UNWIND_S
-    while time.monotonic() < ends:
-        busy = any(thread.name.startswith(_EXECUTOR) for thread in threading.enumerate())
-        if not busy and all(task.done() for task in others):
-            return
-        await asyncio.sleep(0.02)
-    log.warning("a handler's code does not end; leaving it behind")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 async def _tick(health: Health) -> None:
