@@ -189,6 +189,53 @@ def test_an_outage_is_said_in_a_few_lines_and_survived(
     assert "Traceback" not in relay.output
 
 
+def test_a_live_relay_that_cannot_reach_the_database_loses_its_kinds(
+    database: Database, conn: Conn, processes: Processes, proxy: Proxy
+) -> None:
+    """Ownership is a short lease, whatever its owner's health; and a thawed owner finds itself replaced."""
+    add_kind(conn, running=3)
+    stuck = start(processes, database.url_through(proxy.port))
+    wait_serving(stuck, conn)
+    proxy.freeze()
+    other = start(processes, database.url_as("bellwire_relay"))
+    submit(conn, count=10)
+
+    def go_on() -> bool:
+        Muscle(conn, slots=10).beat()
+        return bool(admitted(conn))
+
+    other.wait_for(go_on, deadline=20, describe="the other relay to admit")
+    proxy.thaw()
+    stuck.wait_for_output("database back", deadline=30)
+    for _ in range(20):
+        assert len(admitted(conn)) <= 3
+        time.sleep(0.05)
+    for relay in (stuck, other):
+        relay.terminate()
+        assert relay.wait_exit(within=15) == 0
+
+
+def test_sessions_ended_again_and_again_stop_no_loop_for_good(
+    database: Database, conn: Conn, processes: Processes
+) -> None:
+    add_kind(conn)
+    port = _free_port()
+    relay = start(processes, database.url_as("bellwire_relay"), BELLWIRE_HEALTH_PORT=str(port))
+    wait_serving(relay, conn)
+    for _ in range(15):
+        conn.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = %s AND usename = 'bellwire_relay'",
+            (database.name,),
+        )
+        time.sleep(0.2)
+    _wait_all_loops(relay, port)
+    Muscle(conn, slots=5).beat()
+    submit(conn)
+    relay.wait_for(lambda: admitted(conn), describe="an admission")
+    assert "Traceback" not in relay.output
+
+
 @pytest.fixture
 def own_server() -> Iterator[Database]:
     """A server that this test may stop."""
@@ -219,17 +266,7 @@ def test_a_restart_of_postgres_is_survived_by_every_loop(own_server: Database, p
     assert "database" in json.loads(body)["reasons"]
     assert _get(port, "/live")[0] == 200, "a restart of the relay would mend nothing"
     own_server.server.start()
-    back = time.monotonic()
-
-    def all_loops_went() -> bool:
-        ages = [
-            float(line.rpartition(" ")[2])
-            for line in _get(port, "/metrics")[1].splitlines()
-            if line.startswith("bellwire_loop_success_age_seconds{") and "listen" not in line
-        ]
-        return len(ages) >= 7 and max(ages) < time.monotonic() - back
-
-    relay.wait_for(all_loops_went, deadline=30, describe="a pass of every loop since the restart")
+    _wait_all_loops(relay, port)
     relay.wait_for(lambda: _get(port, "/ready")[0] == 200, describe="/ready")
     with own_server.connect() as conn:
         Muscle(conn, slots=5).beat()
@@ -270,6 +307,21 @@ def test_what_cannot_work_is_said_in_one_line(
     relay = start(processes, url, BELLWIRE_STARTUP_TIMEOUT="0")
     assert relay.wait_exit() == code
     assert len(relay.output.splitlines()) == 1, relay.output
+
+
+def _wait_all_loops(relay: Process, port: int) -> None:
+    """Until every loop has had a successful pass since now."""
+    now = time.monotonic()
+
+    def went() -> bool:
+        ages = [
+            float(line.rpartition(" ")[2])
+            for line in _get(port, "/metrics")[1].splitlines()
+            if line.startswith("bellwire_loop_success_age_seconds{") and "listen" not in line
+        ]
+        return len(ages) >= 7 and max(ages) < time.monotonic() - now
+
+    relay.wait_for(went, deadline=30, describe="a pass of every loop")
 
 
 def _free_port() -> int:
