@@ -10,7 +10,7 @@ BEGIN
                                   'code', COALESCE(j.last_code, j.reason, 'failed')),
                j.tenant, 'ready', clock.at, clock.at, clock.at
           FROM clock, unnest(p_ids) WITH ORDINALITY AS i(id, n)
-          JOIN job j ON j.id = i.id
+         CROSS JOIN LATERAL (SELECT f.* FROM job f WHERE f.id = i.id OFFSET 0) AS j
           JOIN kind k ON k.name = j.kind AND k.on_failed_kind IS NOT NULL
         RETURNING id, kind, version, tenant, eligible_at)
     INSERT INTO outbox (job_id, kind, version, tenant, rank, eligible_at)
@@ -19,48 +19,57 @@ END $$;
 
 -- The one writer of every ending. The caller has locked the rows by id and token, in id order; here they get the
 -- attempt row, the new state, the wake-up where the new state is ready, and the follow-up where it is failed.
-CREATE OR REPLACE FUNCTION bellwire._end(p_verdicts bellwire.verdict[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Each job is looked up once, by its id, in a subquery that no plan can turn round, then written where it lies: joined
+-- freely, a plan that a session made when the table was tiny reads the whole table once it has grown.
+CREATE OR REPLACE FUNCTION bellwire._end(p_verdicts bellwire.verdict[])
+RETURNS TABLE (id uuid, attempt_id uuid, state text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     v_failed uuid[];
 BEGIN
+    RETURN QUERY
     WITH clock AS (SELECT bellwire.now() AS at),
-    v AS MATERIALIZED (SELECT * FROM unnest(p_verdicts)),
+    v AS MATERIALIZED (
+        SELECT u.*, j.* FROM unnest(p_verdicts) AS u CROSS JOIN LATERAL (
+            SELECT f.ctid AS place, f.attempt_id, f.attempt, f.generation, f.consumer, f.consumer_version, f.host,
+                   f.started_at, f.heartbeat_at, f.progress, f.deadline_at, f.kind, f.version, f.tenant, f.priority,
+                   f.eligible_at
+              FROM job f WHERE f.id = u.id OFFSET 0) AS j),
     receipt AS (
         INSERT INTO attempt (id, job_id, number, generation, consumer, consumer_version, host, started_at,
                              heartbeat_at, ended_at, outcome, error_class, code, message, progress, late)
-        SELECT j.attempt_id, j.id, j.attempt, j.generation, j.consumer, j.consumer_version, j.host, j.started_at,
-               j.heartbeat_at, clock.at, v.outcome, v.error_class, v.code, v.message, j.progress,
-               v.state = 'succeeded' AND COALESCE(j.deadline_at < clock.at, false)
-          FROM clock, v JOIN job j ON j.id = v.id),
+        SELECT v.attempt_id, v.id, v.attempt, v.generation, v.consumer, v.consumer_version, v.host, v.started_at,
+               v.heartbeat_at, clock.at, v.outcome, v.error_class, v.code, v.message, v.progress,
+               v.state = 'succeeded' AND COALESCE(v.deadline_at < clock.at, false)
+          FROM clock, v),
     woken AS (
         INSERT INTO outbox AS o (job_id, kind, version, tenant, rank, eligible_at)
-        SELECT j.id, j.kind, j.version, j.tenant,
-               COALESCE(j.eligible_at, clock.at) - j.priority * COALESCE(k.aging, interval '60 seconds'),
-               COALESCE(j.eligible_at, clock.at)
-          FROM clock, v JOIN job j ON j.id = v.id LEFT JOIN kind k ON k.name = j.kind
+        SELECT v.id, v.kind, v.version, v.tenant,
+               COALESCE(v.eligible_at, clock.at) - v.priority * COALESCE(k.aging, interval '60 seconds'),
+               COALESCE(v.eligible_at, clock.at)
+          FROM clock, v LEFT JOIN kind k ON k.name = v.kind
          WHERE v.state = 'ready'
-        ON CONFLICT (job_id) DO UPDATE SET admitted_at = NULL, rank = excluded.rank),
-    ended AS (
-        UPDATE job j
-           SET state = v.state, reason = v.reason, result = v.result,
-               run_at = COALESCE(v.run_at, j.run_at),
-               attempts_used = j.attempts_used + v.used,
-               unknown_errors = j.unknown_errors + v.unknown_errors,
-               deaths = j.deaths + v.deaths,
-               waits = j.waits + v.waits,
-               releases = j.releases + v.releases,
-               first_code = COALESCE(j.first_code, v.code),
-               last_code = COALESCE(v.code, j.last_code),
-               last_message = COALESCE(v.message, j.last_message),
-               finished_at = CASE WHEN v.state IN ('succeeded', 'failed', 'cancelled') THEN clock.at END,
-               key = CASE WHEN j.unique_until = 'finished' AND v.state IN ('succeeded', 'failed', 'cancelled')
-                          THEN NULL ELSE j.key END,
-               attempt_id = NULL, token = NULL, consumer = NULL, consumer_version = NULL, host = NULL,
-               started_at = NULL, heartbeat_at = NULL, lease_expires_at = NULL, lease = NULL, timeout = NULL,
-               progress_timeout = NULL, progress_at = NULL
-          FROM clock, v WHERE j.id = v.id
-        RETURNING j.id, j.state)
-    SELECT array_agg(id) FILTER (WHERE state = 'failed') INTO v_failed FROM ended;
+        ON CONFLICT (job_id) DO UPDATE SET admitted_at = NULL, rank = excluded.rank)
+    UPDATE job j
+       SET state = v.state, reason = v.reason, result = v.result,
+           run_at = COALESCE(v.run_at, j.run_at),
+           attempts_used = j.attempts_used + v.used,
+           unknown_errors = j.unknown_errors + v.unknown_errors,
+           deaths = j.deaths + v.deaths,
+           waits = j.waits + v.waits,
+           releases = j.releases + v.releases,
+           first_code = COALESCE(j.first_code, v.code),
+           last_code = COALESCE(v.code, j.last_code),
+           last_message = COALESCE(v.message, j.last_message),
+           finished_at = CASE WHEN v.state IN ('succeeded', 'failed', 'cancelled') THEN clock.at END,
+           key = CASE WHEN j.unique_until = 'finished' AND v.state IN ('succeeded', 'failed', 'cancelled')
+                      THEN NULL ELSE j.key END,
+           attempt_id = NULL, token = NULL, consumer = NULL, consumer_version = NULL, host = NULL,
+           started_at = NULL, heartbeat_at = NULL, lease_expires_at = NULL, lease = NULL, timeout = NULL,
+           progress_timeout = NULL, progress_at = NULL
+      FROM clock, v WHERE j.ctid = v.place
+    RETURNING v.id, v.attempt_id, v.state;
+    SELECT array_agg(u.id) INTO v_failed FROM unnest(p_verdicts) AS u WHERE u.state = 'failed';
     IF v_failed IS NOT NULL THEN
         PERFORM _follow_up(v_failed);
     END IF;
@@ -72,24 +81,23 @@ CREATE OR REPLACE FUNCTION bellwire._settle(
     p_ids uuid[], p_tokens uuid[], p_attempts uuid[], p_verdicts bellwire.verdict[])
 RETURNS TABLE (attempt_id uuid, status text, state text) LANGUAGE plpgsql AS $$
 BEGIN
+    IF cardinality(p_verdicts) = cardinality(p_ids) THEN  -- all matched, each by its own token
+        RETURN QUERY SELECT e.attempt_id, 'settled', e.state FROM _end(p_verdicts) AS e;
+        RETURN;
+    END IF;
     IF p_verdicts IS NOT NULL THEN
         PERFORM _end(p_verdicts);
     END IF;
-    IF cardinality(p_verdicts) = cardinality(p_ids) THEN  -- all matched, each by its own token
-        RETURN QUERY
-        SELECT i.attempt_id, 'settled', v.state
-          FROM unnest(p_ids, p_attempts) AS i(id, attempt_id) JOIN unnest(p_verdicts) v ON v.id = i.id;
-        RETURN;
-    END IF;
     RETURN QUERY
-    WITH v AS MATERIALIZED (SELECT u.id, u.state FROM unnest(p_verdicts) u)
     SELECT i.attempt_id,
-           CASE WHEN EXISTS (SELECT FROM attempt a WHERE a.id = i.attempt_id AND a.outcome <> 'recovered')
-                     THEN CASE WHEN v.id IS NOT NULL THEN 'settled' ELSE 'already' END
-                WHEN EXISTS (SELECT FROM job j WHERE j.id = i.id AND j.token = i.token) THEN 'busy'
+           CASE WHEN a.outcome <> 'recovered'
+                     THEN CASE WHEN i.id = ANY (ARRAY(SELECT u.id FROM unnest(p_verdicts) AS u)) THEN 'settled'
+                               ELSE 'already' END
+                WHEN j.token = i.token THEN 'busy'
                 ELSE 'lost' END,
-           (SELECT j.state FROM job j WHERE j.id = i.id)
+           j.state
       FROM unnest(p_ids, p_tokens, p_attempts) WITH ORDINALITY AS i(id, token, attempt_id, n)
-      LEFT JOIN v ON v.id = i.id
+      LEFT JOIN LATERAL (SELECT f.outcome FROM attempt f WHERE f.id = i.attempt_id OFFSET 0) AS a ON true
+      LEFT JOIN LATERAL (SELECT f.token, f.state FROM job f WHERE f.id = i.id OFFSET 0) AS j ON true
      ORDER BY i.n;
 END $$;

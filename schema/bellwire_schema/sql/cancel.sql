@@ -11,7 +11,7 @@ DECLARE
 BEGIN
     SELECT array_agg(h.id) INTO v_ids FROM (
         SELECT j.id FROM job j WHERE j.id = ANY (p_ids) ORDER BY j.id FOR UPDATE) AS h;
-    DELETE FROM outbox o USING unnest(v_ids) AS i(id) WHERE o.job_id = i.id;
+    DELETE FROM outbox o WHERE o.job_id = ANY (v_ids);
     RETURN QUERY
     WITH clock AS (SELECT bellwire.now() AS at),
     changed AS (
@@ -23,8 +23,8 @@ BEGIN
                reason = CASE WHEN j.state = 'running' THEN j.reason ELSE 'cancelled' END,
                finished_at = CASE WHEN j.state = 'running' THEN NULL ELSE clock.at END,
                key = CASE WHEN j.unique_until <> 'pruned' AND j.state <> 'running' THEN NULL ELSE j.key END
-          FROM clock, unnest(v_ids) AS i(id)
-         WHERE j.id = i.id AND j.finished_at IS NULL
+          FROM clock
+         WHERE j.id = ANY (v_ids) AND j.finished_at IS NULL
         RETURNING j.id, j.state)
     SELECT i.id, CASE WHEN c.state = 'cancelled' THEN 'cancelled' WHEN c.id IS NOT NULL THEN 'requested'
                       WHEN i.id = ANY (v_ids) THEN 'too_late' ELSE 'not_found' END

@@ -11,7 +11,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION bellwire.complete(p_id uuid, p_token uuid, p_attempt uuid, p_result jsonb) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bellwire, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bellwire, pg_temp SET enable_seqscan = off
 AS $$
 BEGIN
     PERFORM 1 FROM job WHERE id = p_id AND token = p_token FOR UPDATE;  -- waits, as the batch does not
@@ -19,7 +19,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION bellwire.checkpoint(p_id uuid, p_token uuid, p_checkpoint jsonb) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bellwire, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bellwire, pg_temp SET enable_seqscan = off
 AS $$
 BEGIN
     UPDATE job SET checkpoint = p_checkpoint WHERE id = p_id AND token = p_token;
@@ -28,7 +28,7 @@ END $$;
 
 -- FOR SHARE: a plain read of the token is no fence, nor is FOR KEY SHARE.
 CREATE OR REPLACE FUNCTION bellwire.hold_token(p_id uuid, p_token uuid) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = bellwire, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = bellwire, pg_temp SET enable_seqscan = off
 AS $$
 BEGIN
     PERFORM 1 FROM job WHERE id = p_id AND token = p_token FOR SHARE;

@@ -9,10 +9,10 @@ BEGIN
     RETURN QUERY
     WITH clock AS (SELECT bellwire.now() AS at),
     held AS MATERIALIZED (
-        SELECT j.id FROM job j WHERE j.id = ANY (p_ids) AND j.state = 'scheduled' ORDER BY j.id FOR UPDATE),
+        SELECT j.id, j.state FROM job j WHERE j.id = ANY (p_ids) ORDER BY j.id FOR UPDATE),
     moved AS (
         UPDATE job j SET state = 'ready', reason = NULL, eligible_at = COALESCE(j.eligible_at, clock.at)
-          FROM clock, held WHERE j.id = held.id
+          FROM clock WHERE j.id = ANY (ARRAY(SELECT held.id FROM held WHERE held.state = 'scheduled'))
         RETURNING j.id, j.kind, j.version, j.tenant, j.priority, j.eligible_at),
     woken AS (
         INSERT INTO outbox AS o (job_id, kind, version, tenant, rank, eligible_at)

@@ -15,7 +15,7 @@ BEGIN
          ORDER BY j.run_at, j.id LIMIT p_limit FOR UPDATE SKIP LOCKED),
     moved AS (
         UPDATE job j SET state = 'ready', reason = NULL, eligible_at = COALESCE(j.eligible_at, j.run_at)
-          FROM due WHERE j.id = due.id
+         WHERE j.id = ANY (ARRAY(SELECT due.id FROM due))
         RETURNING j.id, j.kind, j.version, j.tenant, j.priority, j.eligible_at),
     woken AS (
         INSERT INTO outbox AS o (job_id, kind, version, tenant, rank, eligible_at)

@@ -5,10 +5,10 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_count bigint;
+    v_ids uuid[];
 BEGIN
     WITH clock AS (SELECT bellwire.now() AS at),
-    old AS MATERIALIZED (
+    old AS (
         SELECT j.id FROM clock, job j LEFT JOIN kind k ON k.name = j.kind
          WHERE j.finished_at < (SELECT c.at - LEAST(interval '7 days', min(LEAST(
                                     p.retain_succeeded, p.retain_failed, p.retain_cancelled)))
@@ -17,10 +17,10 @@ BEGIN
                    WHEN 'succeeded' THEN COALESCE(k.retain_succeeded, interval '7 days')
                    WHEN 'failed' THEN COALESCE(k.retain_failed, interval '90 days')
                    ELSE COALESCE(k.retain_cancelled, interval '30 days') END
-         ORDER BY j.finished_at LIMIT p_limit FOR UPDATE OF j SKIP LOCKED),
-    attempts AS (DELETE FROM attempt a USING old WHERE a.job_id = old.id),
-    effects AS (DELETE FROM effect e USING old WHERE e.job_id = old.id),
-    gone AS (DELETE FROM job j USING old WHERE j.id = old.id RETURNING 1)
-    SELECT count(*) INTO v_count FROM gone;
-    RETURN v_count;
+         ORDER BY j.finished_at LIMIT p_limit FOR UPDATE OF j SKIP LOCKED)
+    SELECT array_agg(old.id) INTO v_ids FROM old;
+    DELETE FROM attempt a WHERE a.job_id = ANY (v_ids);
+    DELETE FROM effect e WHERE e.job_id = ANY (v_ids);
+    DELETE FROM job j WHERE j.id = ANY (v_ids);
+    RETURN COALESCE(cardinality(v_ids), 0);
 END $$;

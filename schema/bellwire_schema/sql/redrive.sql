@@ -46,7 +46,7 @@ BEGIN
                    key = j.label, superseded_by = NULL, attempts_used = 0, unknown_errors = 0, deaths = 0, waits = 0,
                    releases = 0, cancel_requested_at = NULL, cancel_actor = NULL, cancel_reason = NULL,
                    triage_note = NULL, checkpoint = CASE WHEN p_keep_checkpoint THEN j.checkpoint END
-              FROM clock, judged g WHERE j.id = g.id AND g.outcome = 'redriven'
+              FROM clock WHERE j.id = ANY (ARRAY(SELECT g.id FROM judged g WHERE g.outcome = 'redriven'))
             RETURNING j.id, j.kind, j.version, j.tenant, j.priority, j.generation, j.eligible_at),
         woken AS (
             INSERT INTO outbox AS o (job_id, kind, version, tenant, rank, eligible_at)
@@ -54,7 +54,8 @@ BEGIN
                    m.eligible_at - m.priority * COALESCE(k.aging, interval '60 seconds'), m.eligible_at
               FROM moved m LEFT JOIN kind k ON k.name = m.kind
             ON CONFLICT (job_id) DO UPDATE SET admitted_at = NULL, rank = excluded.rank),
-        cleared AS (DELETE FROM effect e USING moved m WHERE e.job_id = m.id AND e.status = 'refused'),
+        cleared AS (
+            DELETE FROM effect e WHERE e.job_id = ANY (ARRAY(SELECT m.id FROM moved m)) AND e.status = 'refused'),
         noted AS (
             INSERT INTO audit (actor, action, kind, tenant, job_id, reason, new)
             SELECT p_actor, 'redrive', m.kind, m.tenant, m.id, p_reason, jsonb_build_object('generation', m.generation)

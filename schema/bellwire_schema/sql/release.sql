@@ -12,9 +12,11 @@ BEGIN
            h.id, d.told[1], d.told[2], d.told[3], NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 1)::bellwire.verdict)
       INTO v
       FROM (SELECT j.*
-              FROM unnest(p_ids, p_tokens) AS i(id, token)
-              JOIN job j ON j.id = i.id AND j.token = i.token
-             ORDER BY j.id FOR UPDATE OF j SKIP LOCKED) AS h
+              FROM (SELECT * FROM unnest(p_ids, p_tokens)
+                        AS u(id, token) ORDER BY 1) AS i
+             CROSS JOIN LATERAL (
+                SELECT f.* FROM job f WHERE f.id = i.id AND f.token = i.token
+                   FOR UPDATE SKIP LOCKED) AS j) AS h
       LEFT JOIN kind k ON k.name = h.kind
       CROSS JOIN LATERAL (
           SELECT CASE WHEN h.cancel_requested_at IS NOT NULL THEN ARRAY['stopped', 'cancelled', 'cancelled']
@@ -27,6 +29,7 @@ END $$;
 CREATE OR REPLACE FUNCTION bellwire.release_doubtful(p_consumer uuid, p_tokens uuid[])
 RETURNS TABLE (job_id uuid) LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = bellwire, pg_temp SET plan_cache_mode = force_generic_plan SET jit = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_ids uuid[]; v_tokens uuid[]; v_attempts uuid[];

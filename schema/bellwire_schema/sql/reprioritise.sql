@@ -14,7 +14,7 @@ BEGIN
          ORDER BY j.id FOR UPDATE) AS h;
     RETURN QUERY
     WITH moved AS (
-        UPDATE job j SET priority = p_priority FROM unnest(v_ids) AS i(id) WHERE j.id = i.id
+        UPDATE job j SET priority = p_priority WHERE j.id = ANY (v_ids)
         RETURNING j.id, j.kind, j.version, j.tenant, j.priority, j.state, COALESCE(j.eligible_at, j.run_at) AS since),
     woken AS (
         INSERT INTO outbox AS o (job_id, kind, version, tenant, rank, eligible_at)

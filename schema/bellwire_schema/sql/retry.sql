@@ -14,9 +14,11 @@ BEGIN
            e.unknown, e.death, 0, 0)::bellwire.verdict)
       INTO v
       FROM (SELECT i.p_class, i.p_code, i.p_message, i.p_random, i.p_delay, j.*
-              FROM unnest(p_ids, p_tokens, p_classes, p_codes, p_messages, p_randoms, p_delays) AS i(id, token, p_class, p_code, p_message, p_random, p_delay)
-              JOIN job j ON j.id = i.id AND j.token = i.token
-             ORDER BY j.id FOR UPDATE OF j SKIP LOCKED) AS h
+              FROM (SELECT * FROM unnest(p_ids, p_tokens, p_classes, p_codes, p_messages, p_randoms, p_delays)
+                        AS u(id, token, p_class, p_code, p_message, p_random, p_delay) ORDER BY 1) AS i
+             CROSS JOIN LATERAL (
+                SELECT f.* FROM job f WHERE f.id = i.id AND f.token = i.token
+                   FOR UPDATE SKIP LOCKED) AS j) AS h
       CROSS JOIN LATERAL (SELECT bellwire.now() AS at) AS clock
       LEFT JOIN kind k ON k.name = h.kind
       CROSS JOIN LATERAL (

@@ -13,9 +13,11 @@ BEGIN
            'snoozed', h.p_code, NULL, NULL, 0, 0, 0, 1, 0)::bellwire.verdict)
       INTO v
       FROM (SELECT i.p_code, i.p_delay, j.*
-              FROM unnest(p_ids, p_tokens, p_codes, p_delays) AS i(id, token, p_code, p_delay)
-              JOIN job j ON j.id = i.id AND j.token = i.token
-             ORDER BY j.id FOR UPDATE OF j SKIP LOCKED) AS h
+              FROM (SELECT * FROM unnest(p_ids, p_tokens, p_codes, p_delays)
+                        AS u(id, token, p_code, p_delay) ORDER BY 1) AS i
+             CROSS JOIN LATERAL (
+                SELECT f.* FROM job f WHERE f.id = i.id AND f.token = i.token
+                   FOR UPDATE SKIP LOCKED) AS j) AS h
       CROSS JOIN LATERAL (SELECT bellwire.now() AS at) AS clock
       LEFT JOIN kind k ON k.name = h.kind
       CROSS JOIN LATERAL (

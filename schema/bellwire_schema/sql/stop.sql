@@ -11,8 +11,10 @@ BEGIN
     SELECT array_agg(ROW(h.id, 'stopped', 'cancelled', 'cancelled', NULL, 'cancelled', 'cancelled', h.p_message, NULL, 1, 0, 0, 0, 0)::bellwire.verdict)
       INTO v
       FROM (SELECT i.p_message, j.*
-              FROM unnest(p_ids, p_tokens, p_messages) AS i(id, token, p_message)
-              JOIN job j ON j.id = i.id AND j.token = i.token AND j.cancel_requested_at IS NOT NULL
-             ORDER BY j.id FOR UPDATE OF j SKIP LOCKED) AS h;
+              FROM (SELECT * FROM unnest(p_ids, p_tokens, p_messages)
+                        AS u(id, token, p_message) ORDER BY 1) AS i
+             CROSS JOIN LATERAL (
+                SELECT f.* FROM job f WHERE f.id = i.id AND f.token = i.token AND f.cancel_requested_at IS NOT NULL
+                   FOR UPDATE SKIP LOCKED) AS j) AS h;
     RETURN QUERY SELECT * FROM _settle(p_ids, p_tokens, p_attempts, v);
 END $$;

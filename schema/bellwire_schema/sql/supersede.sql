@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     SELECT array_agg(h.id) INTO v_ids FROM (
         SELECT j.id FROM job j WHERE j.id = ANY (p_ids) AND j.finished_at IS NULL ORDER BY j.id FOR UPDATE) AS h;
-    DELETE FROM outbox o USING unnest(v_ids) AS i(id) WHERE o.job_id = i.id;
+    DELETE FROM outbox o WHERE o.job_id = ANY (v_ids);
     RETURN QUERY
     UPDATE job j
        SET superseded_by = i.by, key = NULL,

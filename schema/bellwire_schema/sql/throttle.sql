@@ -14,9 +14,11 @@ BEGIN
            'throttled', h.p_code, h.p_message, NULL, 0, 0, 0, 1, 0)::bellwire.verdict)
       INTO v
       FROM (SELECT i.p_code, i.p_message, i.p_delay, i.p_scope, j.*
-              FROM unnest(p_ids, p_tokens, p_codes, p_messages, p_delays, p_scopes) AS i(id, token, p_code, p_message, p_delay, p_scope)
-              JOIN job j ON j.id = i.id AND j.token = i.token
-             ORDER BY j.id FOR UPDATE OF j SKIP LOCKED) AS h
+              FROM (SELECT * FROM unnest(p_ids, p_tokens, p_codes, p_messages, p_delays, p_scopes)
+                        AS u(id, token, p_code, p_message, p_delay, p_scope) ORDER BY 1) AS i
+             CROSS JOIN LATERAL (
+                SELECT f.* FROM job f WHERE f.id = i.id AND f.token = i.token
+                   FOR UPDATE SKIP LOCKED) AS j) AS h
       CROSS JOIN LATERAL (SELECT bellwire.now() AS at) AS clock
       LEFT JOIN kind k ON k.name = h.kind
       CROSS JOIN LATERAL (
@@ -28,9 +30,8 @@ BEGIN
     SELECT j.kind, CASE WHEN i.scope = 'kind' THEN '' ELSE j.tenant END, i.scope = 'kind',
            max(bellwire.now() + i.delay), max(i.code)
       FROM unnest(p_ids, p_codes, p_delays, p_scopes) AS i(id, code, delay, scope)
-      JOIN unnest(v) AS d ON d.id = i.id
-      JOIN job j ON j.id = i.id
-     WHERE i.scope IS NOT NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+     CROSS JOIN LATERAL (SELECT f.kind, f.tenant FROM job f WHERE f.id = i.id OFFSET 0) AS j
+     WHERE i.scope IS NOT NULL AND i.id = ANY (ARRAY(SELECT d.id FROM unnest(v) AS d)) GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
     ON CONFLICT (kind, tenant, whole_kind) DO UPDATE SET until = GREATEST(held.until, excluded.until), code = excluded.code;
     RETURN QUERY SELECT * FROM _settle(p_ids, p_tokens, p_attempts, v);
 END $$;
