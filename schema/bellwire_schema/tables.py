@@ -242,6 +242,7 @@ bucket = Table(
     Column("kind", Text, primary_key=True),
     Column("version", SmallInteger, primary_key=True),
     Column("cursor", Text, nullable=False),
+    Column("spent", SmallInteger, nullable=False),
     Column("tokens", Double),
     Column("refilled_at", _AT),
 )

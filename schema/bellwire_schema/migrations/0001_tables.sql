@@ -201,6 +201,7 @@ CREATE TABLE bellwire.bucket (
     kind text NOT NULL,
     version smallint NOT NULL,
     cursor text NOT NULL DEFAULT '',
+    spent smallint NOT NULL DEFAULT 0,
     tokens double precision,
     refilled_at timestamptz,
     PRIMARY KEY (kind, version)

@@ -1,6 +1,7 @@
 -- Lets up to p_quota wake-ups of one kind and version go: weighted round-robin over the tenants that wait, walked from
--- the cursor, by rank within a tenant. The walk probes the index once a waiting tenant, so a cycle costs what it
--- admits, not how many tenants wait. Wake-ups that an application's transaction holds are skipped.
+-- the cursor, by rank within a tenant. A turn that the quota cuts short goes on where it stopped (spent), so weights
+-- hold even when a cycle admits one job at a time. The walk probes the index once a waiting tenant, so a cycle costs
+-- what it admits, not how many tenants wait. Wake-ups that an application's transaction holds are skipped.
 CREATE OR REPLACE FUNCTION bellwire._admit_kind(
     p_kind text, p_version smallint, p_quota integer, p_tenant_cap integer, p_blocked text[],
     OUT job_ids uuid[], OUT held text) LANGUAGE plpgsql
@@ -8,8 +9,9 @@ AS $$
 DECLARE
     v_now timestamptz := bellwire.now();
     v_cursor text;
+    v_spent integer;     -- how much of its weight the first tenant below has used in the turn it is in
     v_last text;
-    v_tenants text[];    -- those that may go, from the cursor on
+    v_tenants text[];    -- those that may go, in the order of the walk
     v_weights integer[];
     v_left integer[];    -- how many each may still get under its cap
     v_take integer[];
@@ -18,14 +20,16 @@ DECLARE
     v_total integer;
     v_got uuid[];
     v_from text[];
-    v_walked integer;
+    v_cut boolean;
     i integer;
 BEGIN
     job_ids := '{}';
-    SELECT b.cursor INTO v_cursor FROM bucket b WHERE b.kind = p_kind AND b.version = p_version FOR UPDATE;
+    SELECT b.cursor, b.spent INTO v_cursor, v_spent FROM bucket b
+     WHERE b.kind = p_kind AND b.version = p_version FOR UPDATE;
     IF NOT FOUND THEN
         INSERT INTO bucket (kind, version) VALUES (p_kind, p_version) ON CONFLICT DO NOTHING;
         v_cursor := '';
+        v_spent := 0;
     END IF;
     WITH RECURSIVE after AS (
         (SELECT o.tenant, 1 AS n FROM outbox o
@@ -49,12 +53,19 @@ BEGIN
              ORDER BY o.tenant LIMIT 1) AS x
          WHERE w.n < 2 * p_quota),
     walk AS (
-        SELECT tenant, 0 AS lap, n FROM after UNION ALL SELECT tenant, 1, n FROM wrapped
+        -- Whose turn was cut short stands first.
+        SELECT v_cursor AS tenant, 0 AS lap, 1 AS n
+         WHERE v_spent > 0
+           AND COALESCE((SELECT true FROM outbox o WHERE o.kind = p_kind AND o.version = p_version
+                            AND o.admitted_at IS NULL AND o.tenant = v_cursor LIMIT 1), false)
+        UNION ALL SELECT tenant, 1, n FROM after
+        UNION ALL SELECT tenant, 2, n FROM wrapped WHERE v_spent = 0 OR tenant <> v_cursor
          ORDER BY lap, n LIMIT 2 * p_quota),
     judged AS (
         SELECT w.tenant, row_number() OVER (ORDER BY w.lap, w.n) AS n, COALESCE(t.weight, 1)::integer AS weight,
                CASE WHEN w.tenant = ANY (p_blocked) THEN 0
-                    WHEN p_tenant_cap IS NULL THEN p_quota
+                    -- More than any quota and any weight.
+                    WHEN p_tenant_cap IS NULL THEN p_quota + 1000
                     ELSE GREATEST(0, p_tenant_cap
                          - (SELECT count(*) FROM job j
                              WHERE j.state = 'running' AND j.kind = p_kind AND j.tenant = w.tenant)::integer
@@ -63,25 +74,45 @@ BEGIN
                     END AS free
           FROM walk w LEFT JOIN tenant t ON t.name = w.tenant)
     SELECT array_agg(tenant ORDER BY n) FILTER (WHERE free > 0), array_agg(weight ORDER BY n) FILTER (WHERE free > 0),
-           array_agg(free ORDER BY n) FILTER (WHERE free > 0), count(*), (array_agg(tenant ORDER BY n DESC))[1],
+           array_agg(free ORDER BY n) FILTER (WHERE free > 0), (array_agg(tenant ORDER BY n DESC))[1],
            CASE WHEN bool_or(free = 0 AND NOT tenant = ANY (p_blocked)) THEN 'tenant_cap'
                 WHEN bool_or(free = 0) THEN 'paused' END
-      INTO v_tenants, v_weights, v_left, v_walked, v_last, held
+      INTO v_tenants, v_weights, v_left, v_last, held
       FROM judged;
-    v_cursor := COALESCE(v_last, v_cursor);
+    IF v_tenants IS NULL OR v_tenants[1] <> v_cursor OR v_weights[1] <= v_spent THEN
+        v_spent := 0;
+    END IF;
+    IF v_tenants IS NULL THEN
+        -- Nobody on this stretch may go: the next cycle looks beyond it.
+        v_cursor := COALESCE(v_last, v_cursor);
+    END IF;
 
     WHILE v_remaining > 0 AND v_tenants IS NOT NULL LOOP
-        -- As many whole rounds as fit; where not even one fits, one round for the first tenants only.
-        SELECT sum(w) INTO v_total FROM unnest(v_weights) AS w;
-        v_rounds := GREATEST(1, v_remaining / v_total);
         v_take := '{}';
         v_total := 0;
-        FOR i IN 1 .. cardinality(v_tenants) LOOP
-            v_take[i] := LEAST(v_rounds * v_weights[i], v_left[i], v_remaining - v_total);
-            v_total := v_total + v_take[i];
-            v_last := v_tenants[i];
-            EXIT WHEN v_total >= v_remaining;
-        END LOOP;
+        IF v_spent > 0 THEN
+            -- The rest of the turn that was cut short.
+            v_take[1] := LEAST(v_weights[1] - v_spent, v_left[1], v_remaining);
+            v_total := v_take[1];
+            v_spent := v_spent + v_take[1];
+            v_last := v_tenants[1];
+            v_cut := v_spent < v_weights[1];
+            i := 1;
+        ELSE
+            -- As many whole rounds as fit; where not even one fits, one round for the first tenants only.
+            SELECT sum(w) INTO v_total FROM unnest(v_weights) AS w;
+            v_rounds := GREATEST(1, v_remaining / v_total);
+            v_total := 0;
+            FOR n IN 1 .. cardinality(v_tenants) LOOP
+                i := n;
+                v_take[i] := LEAST(v_rounds * v_weights[i], v_left[i], v_remaining - v_total);
+                v_total := v_total + v_take[i];
+                v_last := v_tenants[i];
+                EXIT WHEN v_total >= v_remaining;
+            END LOOP;
+            v_cut := v_rounds = 1 AND v_take[i] < LEAST(v_weights[i], v_left[i]);
+            v_spent := CASE WHEN v_cut THEN v_take[i] ELSE 0 END;
+        END IF;
         WITH picked AS MATERIALIZED (
             SELECT x.job_id FROM unnest(v_tenants, v_take) AS t(tenant, n)
              CROSS JOIN LATERAL (
@@ -93,21 +124,26 @@ BEGIN
             UPDATE outbox o SET admitted_at = v_now FROM picked WHERE o.job_id = picked.job_id
             RETURNING o.job_id, o.tenant)
         SELECT array_agg(job_id), array_agg(tenant) INTO v_got, v_from FROM gone;
-        -- Nothing got means only that those asked had no more; others may.
         job_ids := job_ids || COALESCE(v_got, '{}');
         v_remaining := v_remaining - COALESCE(cardinality(v_got), 0);
         v_cursor := v_last;
-        -- Who gave less than it was asked for has no more; who reached its cap is done.
-        SELECT array_agg(t.tenant ORDER BY t.n), array_agg(t.weight ORDER BY t.n),
-               array_agg((t.lefts - t.take)::integer ORDER BY t.n)
+        -- Who gave less than it was asked for has no more; who reached its cap is done. The others stand in the order
+        -- of the walk from here on, first the one whose turn was cut short.
+        SELECT array_agg(t.tenant ORDER BY t.n = i AND v_cut DESC, t.n > i DESC, t.n),
+               array_agg(t.weight ORDER BY t.n = i AND v_cut DESC, t.n > i DESC, t.n),
+               array_agg((t.lefts - t.take)::integer ORDER BY t.n = i AND v_cut DESC, t.n > i DESC, t.n)
           INTO v_tenants, v_weights, v_left
           FROM (SELECT u.tenant, u.weight, u.lefts, COALESCE(u.take, 0) AS take, u.n,
                        (SELECT count(*) FROM unnest(v_from) AS f(tenant) WHERE f.tenant = u.tenant) AS got
                   FROM unnest(v_tenants, v_weights, v_left, v_take) WITH ORDINALITY
                        AS u(tenant, weight, lefts, take, n)) AS t
          WHERE t.got = t.take AND t.lefts > t.take;
+        IF v_tenants IS NULL OR v_tenants[1] <> v_last OR NOT v_cut THEN
+            v_spent := 0;
+        END IF;
     END LOOP;
-    UPDATE bucket b SET cursor = v_cursor WHERE b.kind = p_kind AND b.version = p_version AND b.cursor <> v_cursor;
+    UPDATE bucket b SET cursor = v_cursor, spent = v_spent
+     WHERE b.kind = p_kind AND b.version = p_version AND (b.cursor, b.spent) IS DISTINCT FROM (v_cursor, v_spent);
     IF v_remaining = 0 THEN
         held := NULL;
     END IF;
