@@ -235,7 +235,8 @@ def run(plan: Plan, console: Console, *, started: float) -> int:
 
 
 def _interrupted(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
+    """As Ctrl-C: asyncio turns that into a cancelled task, where an error raised here would tear its loop."""
+    signal.raise_signal(signal.SIGINT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -252,6 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"needs 30 to {given.accounts} requests and more than {len(DOORS)} slots")
     plan = Plan(**{**vars(given), "folder": given.folder.resolve()})
     console = Console(soft_wrap=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
     signal.signal(signal.SIGTERM, _interrupted)
     try:
         return run(plan, console, started=started)
