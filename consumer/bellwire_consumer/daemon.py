@@ -163,10 +163,10 @@ class Consumer:
             try:
                 (beat,) = await self.back.run(lambda conn: server_calls.heartbeat(conn, [lease]))
                 if beat.status == "lost":
-                    (answer,) = await self.back.run(
+                    answers = await self.back.run(
                         lambda conn: server_calls.succeed(conn, [lease], [Succeed()])
                     )
-                    return answer.status == "already"
+                    return [answer.status for answer in answers] == ["already"]
                 if beat.status != "busy":
                     return False
             except Exception as error:

@@ -7,7 +7,9 @@ hooks included.
 
 import asyncio
 import json
+import logging
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -36,6 +38,7 @@ from bellwire_schema.errors import JobCancelled, PayloadInvalid
 __all__ = ["Plan", "Runner"]
 
 log = structlog.get_logger("bellwire.consumer")
+_DEBUG = logging.getLogger("bellwire.consumer")
 
 
 class Undecodable(Exception):
@@ -127,7 +130,10 @@ class Runner:
                 return Stop("interrupted by the cancel request")
             case "expired" | "released" | "lost":
                 return RELEASED
-        log.debug("attempt failed", kind=lease.kind, job_id=str(lease.job_id), exc_info=error)
+        if _DEBUG.isEnabledFor(logging.DEBUG):
+            # Where, and the bounded text: a traceback would carry the exception's whole text, however long.
+            where = "".join(traceback.format_tb(error.__traceback__, limit=-5))
+            log.debug("attempt failed", kind=lease.kind, job_id=str(lease.job_id), error=message, where=where)
         match error:
             case Undecodable():
                 return Fail("payload_invalid", PayloadInvalid.code, message_of(error.__cause__ or error))

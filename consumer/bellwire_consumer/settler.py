@@ -19,6 +19,7 @@ import structlog
 from psycopg import errors as pg
 
 from bellwire_consumer import server_calls
+from bellwire_consumer.error_text import message_of
 from bellwire_consumer.lease import Lease
 from bellwire_consumer.outcome import Ending, Fail, Release, Retried, Snoozed, Stop, Succeed, Throttled
 from bellwire_consumer.server_calls import Answer
@@ -42,6 +43,10 @@ _OUTCOMES: dict[type[Any], str] = {
     Stop: "stopped",
     Release: "released",
 }
+
+_DECIDED = {"failed": "failed", "cancelled": "stopped"}
+_SETTLED = Answer(UUID(int=0), "settled", "succeeded")
+_LOST = Answer(UUID(int=0), "lost", None)
 
 
 class Ended(NamedTuple):
@@ -146,7 +151,10 @@ class Settler:
         if substitute is None:
             # Not even a plain failure can be written: the lease runs out, and recovery takes the job up.
             log.error(
-                "an ending cannot be written", kind=lease.kind, job_id=str(lease.job_id), exc_info=error
+                "an ending cannot be written",
+                kind=lease.kind,
+                job_id=str(lease.job_id),
+                error=message_of(error),
             )
             self._close(lease, "lost", None)
             return
@@ -178,20 +186,25 @@ class Settler:
 
     def _file(self, items: list[tuple[Lease, Ending]], answers: list[Answer]) -> None:
         told = {answer.attempt_id: answer for answer in answers}
+        succeeded = isinstance(items[0][1], Succeed)
         counts: Counter[tuple[str, str, str]] = Counter()
         for lease, ending in items:
-            answer = told.get(lease.id)
-            status = "lost" if answer is None else answer.status
-            if status == "busy":
+            # Of successes only the exceptions are told.
+            answer = told.get(lease.id, _SETTLED if succeeded else _LOST)
+            if answer.status == "busy":
                 self._busy.add(lease)
                 asyncio.get_running_loop().call_later(_BUSY_AGAIN_S, self._again, lease, ending)
                 continue
-            if status == "lost":
+            if answer.status == "lost":
                 self.lost += 1
                 counts[lease.kind, "lost", ""] += 1
+            elif succeeded:
+                counts[lease.kind, "succeeded", ""] += 1
             else:
-                counts[lease.kind, _OUTCOMES[type(ending)], getattr(ending, "code", "")] += 1
-            self._close(lease, status, None if answer is None else answer.state)
+                # The edge itself decides whether a retry is one: budgets, deadline, cancel requests.
+                outcome = _DECIDED.get(answer.state or "") or _OUTCOMES[type(ending)]
+                counts[lease.kind, outcome, getattr(ending, "code", "")] += 1
+            self._close(lease, answer.status, answer.state)
         for (kind, outcome, code), count in counts.items():
             self._telemetry.settled(kind, outcome, code, count)
 
