@@ -8,6 +8,7 @@ hooks included.
 import asyncio
 import json
 import logging
+import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -38,6 +39,7 @@ from bellwire_schema.errors import JobCancelled, PayloadInvalid
 __all__ = ["Plan", "Runner"]
 
 log = structlog.get_logger("bellwire.consumer")
+_stdlib_log = logging.getLogger("bellwire.consumer")
 _DEBUG = logging.getLogger("bellwire.consumer")
 
 
