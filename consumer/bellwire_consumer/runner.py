@@ -8,7 +8,6 @@ hooks included.
 import asyncio
 import json
 import logging
-import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -39,7 +38,6 @@ from bellwire_schema.errors import JobCancelled, PayloadInvalid
 __all__ = ["Plan", "Runner"]
 
 log = structlog.get_logger("bellwire.consumer")
-_stdlib_log = logging.getLogger("bellwire.consumer")
 _DEBUG = logging.getLogger("bellwire.consumer")
 
 
