@@ -197,12 +197,12 @@ class Race:
         self.database = database
         self.watcher = watcher
         self.first = Stage(first)
-        self._second = second
+        self.second = second
 
     def waits(self, run: Any) -> Second:
         """Starts `run(stage)` on the second session; returns when it waits for the first."""
-        started = Second(run, self._second)
-        blockers = wait_for_lock(self.watcher, self._second.info.backend_pid)
+        started = Second(run, self.second)
+        blockers = wait_for_lock(self.watcher, self.second.info.backend_pid)
         assert blockers == [self.first.conn.info.backend_pid]
         return started
 
