@@ -81,6 +81,8 @@ async def connect(
         "keepalives_interval": 5,
         "keepalives_count": 3,
         "tcp_user_timeout": 15_000,
+        # A session that may only read (a standby, a server under maintenance) is no use, and would stay so.
+        "target_session_attrs": "read-write",
     }
     for name in conninfo_to_dict(url):
         ours.pop(name, None)
@@ -210,7 +212,12 @@ class SupervisedConnection:
             self._lost(error)
             raise error
         failure = task.exception()
-        usable = not conn.closed and conn.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        usable = (
+            not conn.closed
+            and conn.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            # Such a session may stay read-only for ever; whether the server writes again, a new one says.
+            and not isinstance(failure, pg.ReadOnlySqlTransaction)
+        )
         if not usable:
             await self._discard(conn, None)
         if failure is None:

@@ -225,3 +225,38 @@ async def test_another_isolation_level_is_refused(database: Database, conn: Conn
     finally:
         await connection.close()
         conn.execute("DROP ROLE picky")
+
+
+async def test_a_session_that_may_only_read_is_given_up(database: Database) -> None:
+    connection = supervised(database.url)
+
+    async def write(conn: Connection) -> None:
+        await conn.execute("CREATE TABLE written ()")
+
+    async def turn_read_only(conn: Connection) -> int:
+        await conn.execute("SET default_transaction_read_only = on")
+        return await backend(conn)
+
+    pid = await connection.run(turn_read_only)
+    with pytest.raises(pg.ReadOnlySqlTransaction):
+        await connection.run(write)
+    await connection.run(write)
+    assert await connection.run(backend) != pid
+    await connection.close()
+
+
+async def test_a_read_only_database_is_waited_for_and_written_to_again(database: Database) -> None:
+    """A connection made meanwhile would stay read-only for ever, and look well."""
+    with database.connect() as admin:
+        admin.execute(f"ALTER DATABASE {database.name} SET default_transaction_read_only = on")
+    connection = supervised(database.url)
+    for _ in range(3):
+        with pytest.raises(psycopg.OperationalError, match="read-only"):
+            await connection.run(backend)
+    assert connection.connects == 0
+    assert connection.down is not None
+    with psycopg.connect(database.server.url, autocommit=True) as admin:
+        admin.execute(f"ALTER DATABASE {database.name} RESET default_transaction_read_only")
+    await connection.run(backend)
+    assert connection.down is None
+    await connection.close()
