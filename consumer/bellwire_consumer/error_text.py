@@ -49,6 +49,6 @@ def code_of(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 (somebody else's __str__)
+    except BaseException:  # noqa: BLE001 (somebody else's __str__, which may raise SystemExit too)
         return "its text could not be made"
     return text if isinstance(text, str) else "its text is no text"

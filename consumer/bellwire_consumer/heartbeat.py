@@ -32,6 +32,7 @@ REGISTER_EVERY_S = 5.0
 """A consumer counts as alive for 15 s after it was last heard."""
 MAX_BATCH = 500
 _DOUBT_EVERY_S = 1.0
+_REGISTER_AGAIN_S = 1.0
 _STOP_S = 5.0
 
 
@@ -127,27 +128,37 @@ class Heartbeat:
         self._nudge = asyncio.Event()
         self._connection = self._connect()
         register_at = 0.0
-        told_stopping = False
+        told_stopping = registered = False
         try:
             while not self._leaving:
                 self._nudge.clear()
-                now = time.monotonic()
-                try:
-                    if now >= register_at or self._stopping != told_stopping:
-                        told_stopping = self._stopping
-                        await self._register(stopping=told_stopping)
-                        register_at = now + REGISTER_EVERY_S
-                    await self._renew()
-                    await self._look_for_doubts()
-                except Exception as error:  # noqa: BLE001 (weather or bug, the leases must be renewed)
-                    self._note(error)
+                # The leases first and by themselves: a registry row that somebody holds must not cost them.
+                if not await self._done(self._keep_leases):
                     await asyncio.sleep(0.05)
                     continue
-                self.last_success = time.monotonic()
+                now = time.monotonic()
+                if now >= register_at or self._stopping != told_stopping:
+                    told_stopping = self._stopping
+                    registered = await self._done(self._register)
+                    register_at = now + (REGISTER_EVERY_S if registered else _REGISTER_AGAIN_S)
+                if registered:
+                    self.last_success = time.monotonic()
                 await self._sleep(register_at)
             await self._leave()
         finally:
             await self._connection.close()
+
+    async def _done(self, step: Callable[[], Awaitable[None]]) -> bool:
+        try:
+            await step()
+        except Exception as error:  # noqa: BLE001 (weather or bug, the leases must be renewed)
+            self._note(error)
+            return False
+        return True
+
+    async def _keep_leases(self) -> None:
+        await self._renew()
+        await self._look_for_doubts()
 
     @property
     def _patience(self) -> float:
@@ -158,10 +169,10 @@ class Heartbeat:
         assert self._connection is not None  # noqa: S101 (made before anything is called)
         return await self._connection.run(call, within=within)
 
-    async def _register(self, *, stopping: bool) -> None:
+    async def _register(self) -> None:
         who = self._identity
         await self._call(
-            within=self._patience,
+            within=self._patience / 2,
             call=lambda conn: server_calls.beat_consumer(
                 conn,
                 consumer=who.id,
@@ -172,7 +183,7 @@ class Heartbeat:
                 slots=who.slots,
                 kinds=who.kinds,
                 versions=who.versions,
-                stopping=stopping,
+                stopping=self._stopping,
             ),
         )
         self._home.call_soon_threadsafe(self.registered.set)

@@ -20,9 +20,10 @@ __all__ = ["CancelRequest", "Gone", "Lease"]
 
 INFINITE = float("inf")
 
-Gone: TypeAlias = Literal["lost", "expired", "timed_out", "stalled", "interrupted", "released"]
-"""Why an attempt may not go on: the database took the job; the lease ran out here unheard; a limit passed;
-a cancel request interrupts it; the process stops and hands it back."""
+Gone: TypeAlias = Literal["lost", "expired", "outlived", "timed_out", "stalled", "interrupted", "released"]
+"""Why an attempt may not go on: the database took the job; the lease ran out here unheard; its transaction
+outlived a lease that could not be renewed under it; a limit passed; a cancel request interrupts it; the
+process stops and hands it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class Lease:
             return "stalled"
         # A row that its own transaction keeps locked cannot be renewed and cannot be taken either.
         if now >= self.expires and not self.busy:
-            return "expired"
+            return "outlived" if self.paused else "expired"
         return None
 
     def time_left(self) -> float:
@@ -156,6 +157,7 @@ class Lease:
 _GONE: dict[Gone, str] = {
     "lost": "no longer owns it: the job was taken back",
     "expired": "may not go on: its lease ran out before a heartbeat got through",
+    "outlived": "may not go on: its transaction outlived the lease, which could not be renewed meanwhile",
     "timed_out": "may not go on: its time is over",
     "stalled": "may not go on: it made no progress for too long",
     "interrupted": "was interrupted by a cancel request",

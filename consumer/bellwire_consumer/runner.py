@@ -8,6 +8,7 @@ hooks included.
 import asyncio
 import json
 import logging
+import os
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from pydantic import ValidationError
 from bellwire_consumer.app import Hook
 from bellwire_consumer.attempt import AnyAttempt, AsyncAttempt, Attempt
 from bellwire_consumer.error_text import message_of, storable
+from bellwire_consumer.forked import end_if_forked
 from bellwire_consumer.handler import Handler
 from bellwire_consumer.lease import Lease
 from bellwire_consumer.outcome import RELEASED, SUCCEEDED, Ending, Fail, Retried, Stop, Succeed, judge
@@ -33,7 +35,7 @@ from bellwire_consumer.transaction import Desk
 from bellwire_consumer.watch import Watch
 from bellwire_outbox.payload import decode
 from bellwire_outbox.refusals import payload_invalid
-from bellwire_schema.errors import JobCancelled, PayloadInvalid
+from bellwire_schema.errors import JobCancelled, LeaseLost, PayloadInvalid
 
 __all__ = ["Plan", "Runner"]
 
@@ -73,6 +75,7 @@ class Runner:
         self._slots = slots
         self._settler = settler
         self._threads = threads
+        self._pid = os.getpid()
         self.watch = Watch(slots=slots, abandon=self.abandon)
 
     def start(self, rows: Sequence[Claimed], *, sent: float) -> None:
@@ -94,6 +97,7 @@ class Runner:
             ending = await self._run(lease)
         except BaseException as error:  # noqa: BLE001 (SystemExit too ends its attempt, not the process)
             ending = self._ending_of(lease, error)
+        end_if_forked(self._pid)
         self._end(lease, ending)
 
     async def _run(self, lease: Lease) -> Ending:
@@ -121,11 +125,20 @@ class Runner:
         return await self._threads.run(handler.function, job, attempt)
 
     def _ending_of(self, lease: Lease, error: BaseException) -> Ending:
+        try:
+            return self._judged(lease, error)
+        except BaseException:  # noqa: BLE001 (an error that raises when it is looked at ends its attempt too)
+            return Retried("unknown", "unreadable_error", "the error itself raised when it was read")
+
+    def _judged(self, lease: Lease, error: BaseException) -> Ending:
         message = message_of(error)
         match lease.gone:
             case "timed_out" | "stalled" as limit:
                 told = "" if isinstance(error, asyncio.CancelledError) else f": {message}"
                 return Retried(limit, limit, storable(f"{_LIMITS[limit]}{told}"))
+            case "outlived":
+                # Again at once would be the same again, so it uses up an attempt and says what to do.
+                return Retried("lease_lost", LeaseLost.code, storable(_OUTLIVED.format(lease.seconds)))
             case "interrupted":
                 return Stop("interrupted by the cancel request")
             case "expired" | "released" | "lost":
@@ -184,6 +197,10 @@ def _decoded(handler: Handler, row: Claimed) -> Any:
         raise payload_invalid(error, kind=row.kind) from None
 
 
+_OUTLIVED = (
+    "a transaction above READ COMMITTED outlived the lease of {:.0f} s, which no heartbeat can renew "
+    "meanwhile: keep it shorter, use READ COMMITTED, or declare a longer lease="
+)
 _LIMITS = {
     "timed_out": "the attempt's time was over",
     "stalled": "the attempt reported no progress for too long",

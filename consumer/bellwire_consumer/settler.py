@@ -233,6 +233,8 @@ def _substitute(ending: Ending, error: Exception) -> Ending | None:
             return Fail(error_class, code, "")
         case Throttled(code=code, message=message, delay=delay, scope=scope) if message:
             return Throttled(code, "", delay, scope)
+        case Throttled(code=code):
+            return Retried("retryable", code, f"the database refused the throttle ({told})")
         case Stop(message=message) if message:
             return Stop("")
         case Snoozed(code=code):

@@ -6,10 +6,13 @@ Threads are daemons: a stuck one must not keep the process from exiting once its
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
+
+from bellwire_consumer.forked import end_if_forked
 
 __all__ = ["Threads"]
 
@@ -37,15 +40,18 @@ class Threads:
         self._closed = False
         self._lock = threading.Lock()
         self._alive = 0
+        self._pid = os.getpid()
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call it in a thread, in a copy of this task's context. When cancelled, the thread is written
         off."""
         call = _Call(function, args)
-        self._queue.put(call)
         if not self._idle.acquire(blocking=False):
             self._made += 1
             threading.Thread(target=self._work, name=f"bellwire-handler-{self._made}", daemon=True).start()
+        # Not before there is a thread for it: where none can be had the attempt ends, and what was left in
+        # the queue would be run all the same, later, by the next thread that is free.
+        self._queue.put(call)
         result, error = await call.future
         if error is not None:
             raise error
@@ -86,6 +92,7 @@ class Threads:
             result = call.context.run(call.function, *call.args)
         except BaseException as raised:  # noqa: BLE001 (whatever a handler raises is its attempt's ending)
             error = raised
+        end_if_forked(self._pid)
         written_off = call.future.cancelled()
         try:
             call.loop.call_soon_threadsafe(_answer, call.future, result, error)

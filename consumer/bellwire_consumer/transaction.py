@@ -264,13 +264,16 @@ def _async_transaction_of(
 def open_transaction(lease: Lease, desk: Desk, source: object) -> Iterator[Any]:
     """The block of a plain def handler. See `Attempt.transaction`."""
     lease.require()
-    lease.pause_beats()
-    paused = True
+    paused = False
     unit = None
     try:
+        # First: waiting for a pool that is dry takes as long as it takes, and the lease is renewed meanwhile.
+        unit = open_unit(source)
+        unit.connect()
+        lease.pause_beats()
+        paused = True
         while lease.beating:
             time.sleep(_BEAT_POLL_S)
-        unit = open_unit(source)
         tx = _transaction_of(unit, lease)
         stack = stack_of(unit.handle)
         if isinstance(stack, AsyncStack):
@@ -315,13 +318,16 @@ def open_transaction(lease: Lease, desk: Desk, source: object) -> Iterator[Any]:
 async def open_async_transaction(lease: Lease, desk: Desk, source: object) -> AsyncIterator[Any]:
     """The block of an async handler. See `AsyncAttempt.transaction`."""
     lease.require()
-    lease.pause_beats()
-    paused = True
+    paused = False
     unit = None
     try:
+        # First: waiting for a pool that is dry takes as long as it takes, and the lease is renewed meanwhile.
+        unit = await open_async_unit(source)
+        await unit.connect()
+        lease.pause_beats()
+        paused = True
         while lease.beating:  # noqa: ASYNC110 (the flag is another thread's; a beat takes milliseconds)
             await asyncio.sleep(_BEAT_POLL_S)
-        unit = await open_async_unit(source)
         tx = _async_transaction_of(unit, lease)
         stack = stack_of(unit.handle)
         if not isinstance(stack, AsyncStack):

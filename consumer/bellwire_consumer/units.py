@@ -1,4 +1,5 @@
-"""One unit of work on whatever the user's own code holds: open it, flush, commit, roll back, give it back.
+"""One unit of work on whatever the user's own code holds: open it, connect, flush, commit, roll back, give it
+back.
 
 Each adapter does what its library means by these words and nothing else; which connection it is, from which
 pool and with which isolation level, stays the user's choice. `token` identifies the transaction that was
@@ -22,6 +23,7 @@ __all__ = ["AsyncUnit", "Unit", "open_async_unit", "open_unit"]
 class Unit(Protocol):
     handle: Any
 
+    def connect(self) -> None: ...
     def token(self) -> object: ...
     def flush(self) -> None: ...
     def commit(self) -> None: ...
@@ -32,6 +34,7 @@ class Unit(Protocol):
 class AsyncUnit(Protocol):
     handle: Any
 
+    async def connect(self) -> None: ...
     def token(self) -> object: ...
     async def flush(self) -> None: ...
     async def commit(self) -> None: ...
@@ -86,6 +89,9 @@ class SessionUnit:
     def __init__(self, session: Session) -> None:
         self.handle = session
 
+    def connect(self) -> None:
+        self.handle.connection()
+
     def token(self) -> object:
         return self.handle.get_transaction()
 
@@ -105,6 +111,9 @@ class SessionUnit:
 class ConnectionUnit:
     def __init__(self, connection: Connection) -> None:
         self.handle = connection
+
+    def connect(self) -> None:
+        """It is one already."""
 
     def token(self) -> object:
         return self.handle.get_transaction()
@@ -134,6 +143,9 @@ class PsycopgUnit:
         if self.handle.autocommit:
             self.handle.execute("BEGIN")
 
+    def connect(self) -> None:
+        """It is one already."""
+
     def token(self) -> object:
         return self.handle.info.transaction_status == TransactionStatus.INTRANS
 
@@ -154,6 +166,9 @@ class AsyncSessionUnit:
     def __init__(self, session: AsyncSession) -> None:
         self.handle = session
 
+    async def connect(self) -> None:
+        _ = await self.handle.connection()
+
     def token(self) -> object:
         return self.handle.sync_session.get_transaction()
 
@@ -173,6 +188,9 @@ class AsyncSessionUnit:
 class AsyncConnectionUnit:
     def __init__(self, connection: AsyncConnection) -> None:
         self.handle = connection
+
+    async def connect(self) -> None:
+        """It is one already."""
 
     def token(self) -> object:
         connection = self.handle.sync_connection
@@ -208,6 +226,9 @@ class AsyncPsycopgUnit:
             )
         if self.handle.autocommit:
             await self.handle.execute("BEGIN")
+
+    async def connect(self) -> None:
+        """It is one already."""
 
     def token(self) -> object:
         return self.handle.info.transaction_status == TransactionStatus.INTRANS

@@ -76,3 +76,20 @@ async def test_a_stuck_thread_is_written_off() -> None:
     release.set()
     threads.close()
     await gone()
+
+
+async def test_a_call_for_which_no_thread_can_be_had_is_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Threads()
+    ran: list[str] = []
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await threads.run(ran.append, "refused")
+    await threads.run(ran.append, "next")
+    assert ran == ["next"]
+    threads.close()
+    await gone()
