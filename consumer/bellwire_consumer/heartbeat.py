@@ -283,6 +283,8 @@ class Heartbeat:
 
     async def _leave(self) -> None:
         try:
+            # A claim that was cut short by the stop itself: handed back now rather than found by its lease.
+            await self._look_for_doubts()
             await self._call(lambda conn: server_calls.forget_consumer(conn, self._identity.id), within=2.0)
         except (psycopg.Error, OSError, TimeoutError):
             # The registry forgets by itself whom it has not heard.
