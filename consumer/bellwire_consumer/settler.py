@@ -104,6 +104,7 @@ class Settler:
         else:
             self._telemetry.settled(lease.kind, "succeeded")
         self._close(lease, status, "succeeded" if status == "completed" else None)
+        self._slots.freed()
 
     async def run_once(self) -> float | None:
         """Settle what is pending. Answers when to come again; `on_pending` may say sooner."""
@@ -157,6 +158,7 @@ class Settler:
                 error=message_of(error),
             )
             self._close(lease, "lost", None)
+            self._slots.freed()
             return
         await self._settle([(lease, substitute)])
 
@@ -205,6 +207,7 @@ class Settler:
                 outcome = _DECIDED.get(answer.state or "") or _OUTCOMES[type(ending)]
                 counts[lease.kind, outcome, getattr(ending, "code", "")] += 1
             self._close(lease, answer.status, answer.state)
+        self._slots.freed()
         for (kind, outcome, code), count in counts.items():
             self._telemetry.settled(kind, outcome, code, count)
 

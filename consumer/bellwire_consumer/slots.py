@@ -14,7 +14,7 @@ __all__ = ["Slots"]
 
 
 class Slots:
-    """`total` slots; `on_free` is called when one becomes free."""
+    """`total` slots; `on_free` is called when some have become free."""
 
     def __init__(self, *, total: int) -> None:
         self.total = total
@@ -38,7 +38,10 @@ class Slots:
         self.running.add(lease)
 
     def give_back(self, lease: Lease) -> None:
+        """The attempt has ended. `freed` follows, once for all that ended together."""
         self.running.discard(lease)
+
+    def freed(self) -> None:
         self.on_free()
 
     def snapshot(self) -> list[Lease]:
