@@ -266,6 +266,18 @@ def test_another_ending_of_the_attempt_is_a_lost_lease(stage: Stage, clock: Cloc
     assert [a.status for a in edges.succeed(stage.conn, [claim, again])] == ["lost", "settled"]
 
 
+def test_a_batch_may_hold_an_attempt_and_its_successor(stage: Stage) -> None:
+    (older,) = stage.running()
+    edges.release(stage.conn, [older])
+    newer = stage.again(older.job_id)
+    answers = edges.succeed(stage.conn, [older, newer])
+    assert [(a.attempt_id, a.status) for a in answers] == [
+        (older.attempt_id, "already"),
+        (newer.attempt_id, "settled"),
+    ]
+    assert [a["outcome"] for a in stage.attempts(older.job_id)] == ["released", "succeeded"]
+
+
 def test_a_made_up_token_is_lost_and_harms_no_neighbour(stage: Stage) -> None:
     mine, other = stage.running(2)
     forged = mine._replace(token=uuid4(), attempt_id=uuid4())

@@ -80,19 +80,20 @@ END $$;
 CREATE OR REPLACE FUNCTION bellwire._settle(
     p_ids uuid[], p_tokens uuid[], p_attempts uuid[], p_verdicts bellwire.verdict[])
 RETURNS TABLE (attempt_id uuid, status text, state text) LANGUAGE plpgsql AS $$
+DECLARE
+    v_ended uuid[];
 BEGIN
     IF cardinality(p_verdicts) = cardinality(p_ids) THEN  -- all matched, each by its own token
         RETURN QUERY SELECT e.attempt_id, 'settled', e.state FROM _end(p_verdicts) AS e;
         RETURN;
     END IF;
     IF p_verdicts IS NOT NULL THEN
-        PERFORM _end(p_verdicts);
+        SELECT array_agg(e.attempt_id) INTO v_ended FROM _end(p_verdicts) AS e;
     END IF;
     RETURN QUERY
     SELECT i.attempt_id,
-           CASE WHEN a.outcome <> 'recovered'
-                     THEN CASE WHEN i.id = ANY (ARRAY(SELECT u.id FROM unnest(p_verdicts) AS u)) THEN 'settled'
-                               ELSE 'already' END
+           CASE WHEN i.attempt_id = ANY (v_ended) THEN 'settled'
+                WHEN a.outcome <> 'recovered' THEN 'already'
                 WHEN j.token = i.token THEN 'busy'
                 ELSE 'lost' END,
            j.state
