@@ -80,10 +80,10 @@ class Claimer:
             nonlocal sent
             await self._hints.before_claim(conn)
             sent = time.monotonic()
-            try:
-                return await self._send(conn, attempts, tokens, ids)
-            finally:
-                self._hints.after_claim(conn)
+            rows = await self._send(conn, attempts, tokens, ids)
+            # Only now: a connection whose call was cut short is thrown away, and a watch would outlive it.
+            self._hints.after_claim(conn)
+            return rows
 
         self._slots.reserve(wanted)
         try:

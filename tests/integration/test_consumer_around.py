@@ -331,10 +331,12 @@ async def test_a_frozen_database_is_left_and_found_again(
     async with running(database, app, policy=False, **options):
         submit_jobs(conn, *[Work(n=n) for n in range(100)])
         admit(conn)
-        await until(lambda: states(conn).get("succeeded", 0) > 20, "load")
-        proxy.freeze()
-        await asyncio.sleep(2)
-        proxy.thaw()
+        for seen in (10, 25, 40):
+            await until(lambda seen=seen: states(conn).get("succeeded", 0) > seen, "load")
+            proxy.freeze()
+            await asyncio.sleep(1.5)
+            proxy.thaw()
+            admit(conn)
 
         def all_done() -> bool:
             admit(conn)
