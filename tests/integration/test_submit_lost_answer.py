@@ -21,7 +21,9 @@ def _submit(url: str, job_id: UUID) -> str:
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_repeat_after_a_lost_answer_makes_one_job(database: Database, proxy: Proxy, committed: bool) -> None:
+def test_a_repeat_after_a_lost_answer_makes_one_job(
+    database: Database, proxy: Proxy, committed: bool
+) -> None:
     job_id = uuid4()
     if committed:
         proxy.lose_answer("COMMIT")
