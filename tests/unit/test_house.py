@@ -96,6 +96,28 @@ def test_every_decision_is_in_the_index() -> None:
     assert [path.name for path in tracked("docs/adr/[0-9]*.md") if f"({path.name})" not in index] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """As the page is shown: a heading in lower case, its punctuation dropped, its spaces hyphens."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    pages = tracked("*.md")
+    links = [
+        (page, *link.partition("#")[::2])
+        for page in pages
+        for link in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    ]
+    assert len(links) > 30
+    broken = []
+    for page, path, anchor in links:
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(f"{page.relative_to(ROOT)}: {path}#{anchor}")
+    assert broken == []
+
+
 def test_every_package_ships_its_types() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
