@@ -82,6 +82,11 @@ SELECT 'bounds are kept', j.id FROM bellwire.job j JOIN bellwire.kind k ON k.nam
  WHERE j.attempts_used > k.max_attempts OR j.waits > k.max_waits + 1 OR j.releases > k.max_releases + 1
     OR j.deaths > k.max_deaths OR (j.finished_at IS NULL AND j.attempts_used >= k.max_attempts)
 UNION ALL
+SELECT 'what uses up an attempt is counted', j.id FROM bellwire.job j
+ WHERE j.attempts_used < (SELECT count(*) FROM bellwire.attempt a
+                           WHERE a.job_id = j.id AND a.generation = j.generation
+                             AND a.outcome IN ('succeeded', 'retry', 'recovered'))
+UNION ALL
 SELECT 'a request outlives nothing', id FROM bellwire.job
  WHERE cancel_requested_at IS NOT NULL AND state IN ('ready', 'scheduled')
 UNION ALL
@@ -354,11 +359,13 @@ class Edges(RuleBasedStateMachine):
 
     @rule(n=SMALL, right=st.booleans())
     def redrive(self, n: int, right: bool) -> None:
-        ids = self.pick(n, "failed", "cancelled")
+        ids = self.pick(n, "failed", "cancelled", "succeeded")
         generations = [self.seen[i]["generation"] + (not right) for i in ids]
         with self.step("redrive"):
             outcomes = self.stage.redrive(*ids, generations=generations)
-        assert set(outcomes) <= ({"redriven", "key_taken"} if right else {"generation_differs"})
+        assert set(outcomes) <= {"not_redrivable"} | (
+            {"redriven", "key_taken"} if right else {"generation_differs"}
+        )
 
     @rule(n=SMALL)
     def hasten(self, n: int) -> None:
