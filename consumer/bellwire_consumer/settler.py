@@ -22,7 +22,7 @@ from bellwire_consumer import server_calls
 from bellwire_consumer.error_text import message_of
 from bellwire_consumer.lease import Lease
 from bellwire_consumer.outcome import Ending, Fail, Release, Retried, Snoozed, Stop, Succeed, Throttled
-from bellwire_consumer.server_calls import Answer
+from bellwire_consumer.server_calls import Settled
 from bellwire_consumer.slots import Slots
 from bellwire_runtime.database import Connection, SupervisedConnection, is_transient
 from bellwire_runtime.telemetry import Telemetry
@@ -45,8 +45,8 @@ _OUTCOMES: dict[type[Any], str] = {
 }
 
 _DECIDED = {"failed": "failed", "cancelled": "stopped"}
-_SETTLED = Answer(UUID(int=0), "settled", "succeeded")
-_LOST = Answer(UUID(int=0), "lost", None)
+_SETTLED = Settled(UUID(int=0), "settled", "succeeded")
+_LOST = Settled(UUID(int=0), "lost", None)
 
 
 class Ended(NamedTuple):
@@ -167,7 +167,7 @@ class Settler:
         await self._settle(items[:middle])
         await self._settle(items[middle:])
 
-    async def _send(self, conn: Connection, items: Sequence[tuple[Lease, Any]]) -> list[Answer]:
+    async def _send(self, conn: Connection, items: Sequence[tuple[Lease, Any]]) -> list[Settled]:
         leases = [lease for lease, _ in items]
         endings: list[Any] = [ending for _, ending in items]
         match endings[0]:
@@ -186,7 +186,7 @@ class Settler:
             case _:
                 return await server_calls.release(conn, leases)
 
-    def _file(self, items: list[tuple[Lease, Ending]], answers: list[Answer]) -> None:
+    def _file(self, items: list[tuple[Lease, Ending]], answers: list[Settled]) -> None:
         told = {answer.attempt_id: answer for answer in answers}
         succeeded = isinstance(items[0][1], Succeed)
         counts: Counter[tuple[str, str, str]] = Counter()

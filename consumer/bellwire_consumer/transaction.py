@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 import structlog
@@ -26,7 +26,7 @@ from bellwire_consumer.strict_json import encode
 from bellwire_consumer.units import AsyncUnit, Unit, open_async_unit, open_unit
 from bellwire_outbox import Job, OnDuplicate, Receipt, submit
 from bellwire_outbox.call import Call
-from bellwire_outbox.stacks import AsyncStack, stack_of
+from bellwire_outbox.stacks import AsyncStack, SyncStack, stack_of
 from bellwire_schema.errors import ConfigError, ConnectionUnsupported, LeaseLost, WrongDatabase
 
 __all__ = [
@@ -144,6 +144,15 @@ def _call(function: str, *arguments: tuple[str, Any, str | None]) -> Call:
     return Call(function, arguments, writes=True, columns="f AS answer")
 
 
+@runtime_checkable
+class OwnUnit(Unit, Protocol):
+    """A unit that brings its own transaction class and its own way to the server."""
+
+    stack: SyncStack
+
+    def stage(self, lease: Lease) -> Staged: ...
+
+
 class SessionTransaction(Staged, Generic[S]):
     """The block's transaction on a SQLAlchemy session."""
 
@@ -246,7 +255,9 @@ async def _asubmit(target: Any, job: Job, **options: Any) -> Receipt:
     return receipt
 
 
-def _transaction_of(unit: Unit, lease: Lease) -> "SessionTransaction[Any] | ConnectionTransaction[Any]":
+def _transaction_of(unit: Unit, lease: Lease) -> Staged:
+    if isinstance(unit, OwnUnit):
+        return unit.stage(lease)
     if hasattr(unit.handle, "flush"):
         return SessionTransaction(lease, unit.handle)
     return ConnectionTransaction(lease, unit.handle)
@@ -268,14 +279,14 @@ def open_transaction(lease: Lease, desk: Desk, source: object) -> Iterator[Any]:
     unit = None
     try:
         # First: waiting for a pool that is dry takes as long as it takes, and the lease is renewed meanwhile.
-        unit = open_unit(source)
+        unit = source if isinstance(source, OwnUnit) else open_unit(source)
         unit.connect()
         lease.pause_beats()
         paused = True
         while lease.beating:
             time.sleep(_BEAT_POLL_S)
         tx = _transaction_of(unit, lease)
-        stack = stack_of(unit.handle)
+        stack = unit.stack if isinstance(unit, OwnUnit) else stack_of(unit.handle)
         if isinstance(stack, AsyncStack):
             raise ConnectionUnsupported("a plain def handler needs a synchronous source")
         tx._begun(stack.run(tx._begin(desk.installation)))
