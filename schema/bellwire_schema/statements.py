@@ -173,6 +173,15 @@ CLAIM: LiteralString = """
       FROM bellwire.claim(%s::uuid, %s::text, %s::text, %s::text[], %s::smallint[], %s::uuid[], %s::uuid[],
                           %s::uuid[])
 """
+# The consumer's own form: JSON stays text until the job's class reads it, and durations are seconds.
+CLAIM_AS_TEXT: LiteralString = """
+    SELECT job_id, attempt_id, token, kind, version, attempt, payload::text, tenant, key, started_at,
+           extract(epoch FROM started_at - run_at)::float8, deadline_at,
+           extract(epoch FROM remaining)::float8, extract(epoch FROM lease)::float8,
+           extract(epoch FROM timeout)::float8, extract(epoch FROM progress_timeout)::float8, checkpoint::text
+      FROM bellwire.claim(%s::uuid, %s::text, %s::text, %s::text[], %s::smallint[], %s::uuid[], %s::uuid[],
+                          %s::uuid[])
+"""
 HEARTBEAT: LiteralString = """
     SELECT token, status, cancel_requested_at, cancel_actor, cancel_reason
       FROM bellwire.heartbeat(%s::uuid[], %s::uuid[], %s::bigint[], %s::bigint[], %s::text[])
@@ -182,6 +191,11 @@ RELEASE_DOUBTFUL: LiteralString = "SELECT job_id FROM bellwire.release_doubtful(
 # Every ending names job, token and attempt, three parallel lists; then come its own.
 SUCCEED: LiteralString = """
     SELECT * FROM bellwire.succeed(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[]::jsonb[])
+"""
+# Hundreds of rows that say "settled" would be read for nothing: of a success only what is otherwise is told.
+SUCCEED_EXCEPTIONS: LiteralString = """
+    SELECT * FROM bellwire.succeed(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[]::jsonb[])
+     WHERE status <> 'settled'
 """
 RETRY: LiteralString = """
     SELECT * FROM bellwire.retry(%s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::text[],
