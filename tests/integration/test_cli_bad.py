@@ -35,6 +35,8 @@ app = App("other")
 def greet(job: Greet, attempt: Attempt) -> None: ...
 """,
     "broken": "import shop\nraise RuntimeError('no such\\nweather')\n",
+    "exits": "import sys\nsys.exit(0)\n",
+    "leaves": "class Gone(BaseException): ...\nraise Gone('postgresql://me:hidden@there/shop')\n",
     "lacking": "import a_module_that_is_not_there\n",
     "misspelt": "def f(:\n",
     "empty": "from bellwire_consumer import App\napp = App('empty')\n",
@@ -101,9 +103,13 @@ TABLE = [
     Bad("app's attribute missing", "apply --app shop:application", 5, "shop:app"),
     Bad("app is no App", "apply --app shop:number", 5, r"int, not a bellwire\.consumer\.App"),
     Bad("app raises at import", "consumer --app broken:app", 5, r"broken\.py:2: RuntimeError: no such"),
+    Bad("app exits at import", "apply --app exits:app --check", 5, r"exits\.py:2: SystemExit: 0"),
+    Bad(
+        "app raises past Exception", "consumer --app leaves:app", 5, r"leaves\.py:2: Gone: .*me:\*\*\*@there"
+    ),
     Bad("app's syntax", "apply --app misspelt:app", 5, "misspelt"),
     Bad("app without handlers", "apply --app empty:app", 5, "no handler"),
-    Bad("a job class that cannot work", "apply --app contrary:app", 5, "must match"),
+    Bad("a job class that cannot work", "apply --app contrary:app", 5, r"contrary\.py:4: .*must match"),
     Bad("what is not built yet", "apply --app ahead:app", 5, "not built yet"),
     Bad("what is not built yet, consumer", "consumer --app ahead:app", 5, "not built yet"),
     Bad("a kind of another app", "apply --app other:app", 1, "belongs to app shop"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bellwire_console.cli.exits import Exit, Failure
+from bellwire_runtime.redact import redact
 
 if TYPE_CHECKING:
     from bellwire_consumer.app import App
@@ -33,7 +34,9 @@ def load_app(path: str) -> "App[Any]":
                 f"(looked for {module_name} from {Path.cwd()})",
             ) from None
         raise _raised(module_name, error) from None
-    except Exception as error:  # noqa: BLE001 - whatever a user's module raises at import
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a user's module raises, `sys.exit(0)` included
         raise _raised(module_name, error) from None
     found: Any = module
     for name in attribute.split("."):
@@ -58,13 +61,14 @@ def declared(app: "App[Any]") -> "list[KindPolicy]":
         raise Failure(Exit.APP, str(error)) from None
 
 
-def _raised(module_name: str, error: Exception) -> Failure:
-    """Names the user's own line: the last frame that is neither the import machinery nor ours."""
+def _raised(module_name: str, error: BaseException) -> Failure:
+    """Names the user's own line: the last frame that is neither the import machinery nor a library's."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
     ][1:]
     own = [frame for frame in frames if "bellwire_" not in frame.filename]
+    own = [frame for frame in own if "site-packages" not in frame.filename] or own
     where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    said = str(error).strip().splitlines()
+    said = redact(str(error)).strip().splitlines()
     reason = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
     return Failure(Exit.APP, f"importing {module_name} failed{where}: {reason}")
