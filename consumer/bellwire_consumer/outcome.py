@@ -81,6 +81,8 @@ Ending: TypeAlias = Succeed | Retried | Throttled | Snoozed | Fail | Stop | Rele
 
 SUCCEEDED = Succeed()
 RELEASED = Release()
+_LONGEST_DELAY = timedelta(days=3653)
+"""As long as any duration that is declared; beyond it a far side may ask for what no calendar knows."""
 _THROTTLE_DELAY = timedelta(seconds=30)
 """Where the far side named none; spread, so that those it turned away do not come back together."""
 
@@ -135,10 +137,10 @@ def _mapped(error: BaseException, errors: ErrorMapping, rng: Callable[[], float]
 def _declared(outcome: HandlerOutcome, message: str, rng: Callable[[], float]) -> Ending:
     match outcome:
         case ThrottledError():
-            delay = outcome.retry_after
-            return Throttled(outcome.code, message, delay or _THROTTLE_DELAY * (0.5 + rng()), outcome.scope)
+            delay = outcome.retry_after or _THROTTLE_DELAY * (0.5 + rng())
+            return Throttled(outcome.code, message, min(delay, _LONGEST_DELAY), outcome.scope)
         case Snooze():
-            return Snoozed(outcome.code, outcome.delay)
+            return Snoozed(outcome.code, min(outcome.delay, _LONGEST_DELAY))
         case TerminalError():
             return Fail("terminal", outcome.code, message)
         case RetryableError():

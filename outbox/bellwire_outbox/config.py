@@ -17,6 +17,8 @@ UniqueUntil = Literal["started", "finished", "pruned"]
 KIND = re.compile(r"[a-z][a-z0-9_.]{0,62}")
 MAX_VERSION = 32_767
 MAX_PRIORITY = 100
+LONGEST = timedelta(days=365_000)
+"""The longest wait and age; with the latest instant of a submit it stays within what Python can read back."""
 
 
 @dataclass(frozen=True, init=False, slots=True)
@@ -130,10 +132,11 @@ class JobConfig:
                 f"JobConfig of {self.kind}: tenant is the name of one field, got {self.tenant!r}"
             )
         if self.max_age is not None and (
-            not isinstance(self.max_age, timedelta) or self.max_age <= timedelta(0)
+            not isinstance(self.max_age, timedelta) or not timedelta(0) < self.max_age <= LONGEST
         ):
             raise ConfigError(
-                f"JobConfig of {self.kind}: max_age must be a timedelta above zero, got {self.max_age!r}"
+                f"JobConfig of {self.kind}: max_age must be a timedelta above zero and at most "
+                f"{LONGEST.days} days, got {self.max_age!r}"
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from uuid import UUID
 
 from bellwire_outbox.call import Argument, Call, Cast
-from bellwire_outbox.config import MAX_PRIORITY, JobConfig
+from bellwire_outbox.config import LONGEST, MAX_PRIORITY, JobConfig
 from bellwire_outbox.digest import args_digest
 from bellwire_outbox.job import Job
 from bellwire_outbox.key_text import key_text, tenant_text
@@ -21,6 +21,9 @@ from bellwire_schema.errors import ArgumentInvalid
 OnDuplicate = Literal["existing", "replace", "supersede", "reopen"]
 
 MAX_SET_BYTES = 64 * 1024 * 1024
+# An instant that some client cannot read back would fail a claim or a promotion, and so everybody's.
+EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
+LATEST = datetime(8000, 1, 1, tzinfo=UTC)
 
 _CASTS: dict[str, Cast] = {
     "kind": "text",
@@ -62,6 +65,8 @@ class Options:
             raise ArgumentInvalid("run_in", "say run_at or run_in, not both")
         if self.run_in is not None and (not isinstance(self.run_in, timedelta) or self.run_in < timedelta(0)):
             raise ArgumentInvalid("run_in", "must be a timedelta of zero or more")
+        if self.run_in is not None and self.run_in > LONGEST:
+            raise ArgumentInvalid("run_in", f"must be at most {LONGEST.days} days")
         if self.priority is not None and (
             not isinstance(self.priority, int)
             or isinstance(self.priority, bool)
@@ -155,6 +160,8 @@ def _check_instant(name: str, value: object) -> None:
         return
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise ArgumentInvalid(name, "must be a datetime with a time zone, such as datetime.now(UTC)")
+    if not EARLIEST <= value <= LATEST:
+        raise ArgumentInvalid(name, f"must lie between the years {EARLIEST.year} and {LATEST.year}")
 
 
 def _instant(value: datetime | None) -> str | None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -11,7 +11,7 @@ import pytest
 
 from bellwire_consumer import App, AsyncAttempt, Attempt, Retry
 from bellwire_outbox import Job, JobConfig
-from bellwire_schema.errors import ThrottledError
+from bellwire_schema.errors import Snooze, ThrottledError
 from bellwire_testkit.databases import Database
 from tests.integration.consumer_stage import Work, admit, history, job, running, states, submit_jobs, until
 
@@ -110,16 +110,22 @@ async def test_a_forked_child_that_comes_back_out_of_its_handler_ends_there(
     assert {job(conn, id_).attempt for id_ in ids} == {1}
 
 
-async def test_a_throttle_that_the_database_cannot_date_is_a_retry(database: Database, conn: Conn) -> None:
+@pytest.mark.parametrize(
+    "outcome", [ThrottledError("wait", retry_after=timedelta.max), Snooze(timedelta.max)]
+)
+async def test_a_wait_without_end_is_cut_to_what_can_be_dated(
+    database: Database, conn: Conn, outcome: Exception
+) -> None:
     app = App("for-ever")
 
-    @app.handler(Work, retry=ONCE)
+    @app.handler(Work)
     async def work(job: Work, attempt: AsyncAttempt) -> None:
-        raise ThrottledError("mail_429", retry_after=timedelta.max, scope="tenant")
+        raise outcome
 
     async with running(database, app):
-        (job_id,) = submit_jobs(conn, Work())
+        submit_jobs(conn, Work())
         admit(conn)
-        await until(lambda: states(conn) == {"failed": 1}, "the attempt to end")
-    (past,) = history(conn, job_id)
-    assert (past.outcome, past.error_class, past.code) == ("failed", "retryable", "mail_429")
+        await until(lambda: states(conn) == {"scheduled": 1}, "the attempt to end")
+    row = conn.execute("SELECT run_at FROM bellwire.job").fetchone()
+    assert row is not None
+    assert timedelta(days=3652) < row[0] - datetime.now(UTC) <= timedelta(days=3653)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from bellwire import (
+    ArgumentInvalid,
     ConnectionUnsupported,
     Job,
     JobConfig,
@@ -287,3 +289,47 @@ def test_plain_sql_means_the_same_job(database: Database) -> None:
                 "SELECT * FROM bellwire.submit(kind => 'render', version => 3, tenant => '7', key => '7',"
                 """ unique_until => 'pruned', payload => '{"account_id": 7}')"""
             )
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"run_at": datetime.max.replace(tzinfo=UTC)}, "run_at"),
+        ({"run_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=9)))}, "run_at"),
+        ({"deadline": datetime.max.replace(tzinfo=timezone(-timedelta(hours=9)))}, "deadline"),
+        ({"run_in": timedelta.max}, "run_in"),
+        ({"run_in": timedelta(days=400_000)}, "run_in"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_instant_that_could_not_be_read_back_is_refused(
+    database: Database, options: dict[str, Any], field: str
+) -> None:
+    with database.connect(autocommit=False) as app:
+        with pytest.raises(ArgumentInvalid, match=field):
+            submit(app, JOB, **options)
+        assert submit(app, JOB).created
+
+
+@pytest.mark.parametrize(
+    ("argument", "field"),
+    [
+        ("run_at => '294276-01-01'", "run_at"),
+        ("run_at => '4713-01-01 BC'", "run_at"),
+        ("deadline => '20000-01-01'", "deadline"),
+        ("deadline => 'infinity'", "run_at"),
+        ("run_in => '100000000 days'", "run_in"),
+        ("max_age => '100000000 days'", "max_age"),
+    ],
+)
+def test_plain_sql_gets_a_row_for_an_instant_that_could_not_be_read_back(
+    database: Database, argument: str, field: str
+) -> None:
+    """One such row would fail every claim that brings it, or the promotion of everybody's jobs."""
+    with database.connect(autocommit=False) as app:
+        row = app.execute(
+            "SELECT code, detail ->> 'field' FROM bellwire.try_submit(kind => 'render', version => 1,"
+            f" payload => '{{}}', {argument})".encode()
+        ).fetchone()
+        assert row == ("payload_invalid", field)
+        assert app.execute("SELECT count(*) FROM bellwire.job").fetchone() == (0,)

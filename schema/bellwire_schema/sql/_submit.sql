@@ -28,8 +28,15 @@ BEGIN
             THEN jsonb_build_object('field', 'run_in', 'message', 'give run_at or run_in, not both')
         WHEN NOT isfinite(s.run_at) OR NOT isfinite(s.deadline)
             THEN jsonb_build_object('field', 'run_at', 'message', 'run_at and deadline are finite')
-        WHEN s.max_age <= interval '0'
-            THEN jsonb_build_object('field', 'max_age', 'message', 'max_age is more than nothing')
+        -- A moment that a client cannot read would fail whoever reads it, a claim or a promotion, for everybody.
+        WHEN s.run_at NOT BETWEEN '0001-01-02 00:00+00' AND '8000-01-01 00:00+00'
+            THEN jsonb_build_object('field', 'run_at', 'message', 'run_at lies between the years 1 and 8000')
+        WHEN s.deadline NOT BETWEEN '0001-01-02 00:00+00' AND '8000-01-01 00:00+00'
+            THEN jsonb_build_object('field', 'deadline', 'message', 'a deadline lies between the years 1 and 8000')
+        WHEN s.run_in NOT BETWEEN '-365000 days' AND '365000 days'
+            THEN jsonb_build_object('field', 'run_in', 'message', 'run_in is at most 365,000 days')
+        WHEN s.max_age <= interval '0' OR s.max_age > '365000 days'
+            THEN jsonb_build_object('field', 'max_age', 'message', 'max_age is above zero, at most 365,000 days')
         WHEN s.on_duplicate NOT IN ('existing', 'replace', 'supersede', 'reopen')
             THEN jsonb_build_object('field', 'on_duplicate', 'message', 'one of existing, replace, supersede, reopen')
         WHEN s.on_duplicate <> 'existing' AND s.key IS NULL
@@ -157,8 +164,10 @@ DECLARE
 BEGIN
     -- Ids from the database's clock, ascending in the order given, unless brought by the caller.
     SELECT array_agg(ROW(u.n, u.kind, u.version, u.payload, u.tenant, u.key, u.unique_until, COALESCE(u.priority, 0),
-                         u.ordering_key, w.run_at, u.run_in, COALESCE(u.deadline, w.run_at + u.max_age),
-                         COALESCE(u.max_age, u.deadline - w.run_at), COALESCE(u.job_id, uuid7(v_now, u.n)),
+                         u.ordering_key, w.run_at, u.run_in,
+                         CASE WHEN w.complaint IS NULL THEN COALESCE(u.deadline, w.run_at + u.max_age) END,
+                         CASE WHEN w.complaint IS NULL THEN COALESCE(u.max_age, u.deadline - w.run_at) END,
+                         COALESCE(u.job_id, uuid7(v_now, u.n)),
                          COALESCE(u.on_duplicate, 'existing'), u.wake, u.args_digest, COALESCE(u.codec, 'json'),
                          u.trace_context)::submission ORDER BY u.kind, u.tenant, u.key, u.n),
            array_agg(ROW(u.n, NULL, NULL, NULL, NULL, 'payload_invalid', w.complaint)::receipt ORDER BY u.n)
@@ -168,8 +177,9 @@ BEGIN
                                                      AND u.wake IS NOT FALSE)
       INTO v_jobs, v_refused, v_bounded, v_sleepers
       FROM unnest(p_jobs) AS u
-     CROSS JOIN LATERAL (SELECT COALESCE(u.run_at, v_now + u.run_in, v_now) AS run_at, _complaint(u) AS complaint
-                         OFFSET 0) AS w
+     CROSS JOIN LATERAL (SELECT _complaint(u) AS complaint OFFSET 0) AS c
+     CROSS JOIN LATERAL (SELECT CASE WHEN c.complaint IS NULL THEN COALESCE(u.run_at, v_now + u.run_in, v_now) END
+                                AS run_at, c.complaint OFFSET 0) AS w
       LEFT JOIN kind k ON k.name = u.kind
       LEFT JOIN kind_owner o ON o.kind = u.kind;
     IF v_bounded AND v_refused IS NULL THEN
