@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bellwire_schema import states
+from bellwire_schema import statements, states, transitions
 from bellwire_schema.states import EDGES, Edge, Move
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +77,24 @@ def test_the_page_lists_every_edge_in_order() -> None:
 def test_every_edge_has_a_file_that_makes_its_function(each: Edge) -> None:
     text = (SQL / f"{each.name}.sql").read_text("utf-8")
     assert f"CREATE OR REPLACE FUNCTION bellwire.{each.name}(" in text
+
+
+@pytest.mark.parametrize("each", EDGES, ids=by_name)
+def test_every_edge_has_a_function_and_a_text_of_its_name(each: Edge) -> None:
+    assert each.name in transitions.__all__
+    assert callable(getattr(transitions, each.name))
+    called = {"submit": "try_submit_many"}.get(each.name, each.name)
+    assert f"bellwire.{called}(" in getattr(statements, each.name.upper())
+
+
+def test_every_parameter_of_every_text_is_cast() -> None:
+    """A parameter without a type is guessed from its values, and a guess can change from call to call."""
+    texts = {
+        name: text for name, text in vars(statements).items() if name.isupper() and isinstance(text, str)
+    }
+    assert len(texts) > 30
+    for name, text in texts.items():
+        assert text.count("%s") == len(re.findall(r"%s::\w+", text)), name
 
 
 def test_no_state_is_written_outside_the_edges() -> None:
