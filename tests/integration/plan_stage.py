@@ -18,10 +18,12 @@ import psycopg
 from bellwire_testkit.databases import Database
 from tests.integration.edge_stage import Conn
 
+KINDS = [f"kind_{n}" for n in range(20)]
+ADMITTED = KINDS[:3]
 TABLES = ("job", "outbox", "attempt")
 _QUIET = "ALTER TABLE bellwire.{} SET (autovacuum_enabled = off)"
-# Ids ascend as UUIDv7 do. Of each 100 jobs `running` run, 10 are ready (half of them admitted), 5 are
-# scheduled (half of them due), the rest is done.
+# Ids ascend as UUIDv7 do. Of each 100 jobs `running` run, 10 are ready (of the kinds that have admissions half
+# of them are admitted), 5 are scheduled (half of them due), the rest is done.
 _GROW = """
 WITH made AS (
     INSERT INTO bellwire.job (
@@ -53,7 +55,7 @@ WITH made AS (
 woken AS (
     INSERT INTO bellwire.outbox (job_id, kind, version, tenant, rank, eligible_at, admitted_at)
     SELECT id, kind, version, tenant, eligible_at, eligible_at,
-           CASE WHEN hashtext(id::text) %% 2 = 0 THEN now() END
+           CASE WHEN kind = ANY (%(admitted)s) AND hashtext(id::text) %% 2 = 0 THEN now() END
       FROM made WHERE state = 'ready')
 INSERT INTO bellwire.attempt (id, job_id, number, generation, started_at, ended_at, outcome)
 SELECT gen_random_uuid(), id, attempt, 1, finished_at, finished_at, 'succeeded'
@@ -68,7 +70,7 @@ def quiet(conn: Conn) -> None:
 
 
 def grow(conn: Conn, count: int, *, first: int, consumer: UUID, running: int) -> None:
-    values = {"count": count, "first": first, "consumer": consumer, "running": running}
+    values = {"count": count, "first": first, "consumer": consumer, "running": running, "admitted": ADMITTED}
     conn.execute(_GROW.encode(), values)
 
 

@@ -19,13 +19,12 @@ import pytest
 from bellwire_schema import transitions as edges
 from bellwire_testkit.databases import Template
 from tests.integration.edge_stage import Conn, Stage, submission
-from tests.integration.plan_stage import TABLES, Explained, grow, quiet
+from tests.integration.plan_stage import ADMITTED, KINDS, TABLES, Explained, grow, quiet
 
 pytestmark = pytest.mark.xdist_group("plans")
 
 BATCH = 50
-CONSUMER, RELAY, TOKEN = UUID(int=1), UUID(int=2), UUID(int=3)
-KINDS = [f"kind_{n}" for n in range(20)]
+CONSUMER, RELAY, TOKEN, LISTENER = UUID(int=1), UUID(int=2), UUID(int=3), UUID(int=4)
 # Read once, from the table as it was loaded: what the calls are about.
 _PICK = """
 SELECT (SELECT array_agg(ROW(w.id, w.token, w.attempt_id)) FROM (
@@ -35,7 +34,9 @@ SELECT (SELECT array_agg(ROW(w.id, w.token, w.attempt_id)) FROM (
             SELECT job_id FROM bellwire.outbox
              WHERE admitted_at IS NOT NULL AND kind = 'kind_1' LIMIT {0}) AS w),
        (SELECT array_agg(w.id) FROM (SELECT id FROM bellwire.job WHERE state = 'scheduled' LIMIT {0}) AS w),
-       (SELECT array_agg(w.id) FROM (SELECT id FROM bellwire.job WHERE state = 'succeeded' LIMIT {0}) AS w)
+       (SELECT array_agg(w.id) FROM (SELECT id FROM bellwire.job WHERE state = 'succeeded' LIMIT {0}) AS w),
+       (SELECT count(*) FROM bellwire.job WHERE state = 'running')
+           + (SELECT count(*) FROM bellwire.outbox WHERE admitted_at IS NOT NULL)
 """
 
 
@@ -55,12 +56,14 @@ class Grown:
         self.admitted: list[UUID] = []
         self.scheduled: list[UUID] = []
         self.done: list[UUID] = []
+        self.out = 0  # running, or let go and unclaimed
 
     def pick(self, conn: Conn) -> None:
         row = conn.execute(_PICK.format(BATCH).encode()).fetchone()
         assert row is not None
         self.leases = [Lease(*each) for each in row[0] or []]
-        self.admitted, self.scheduled, self.done = (list(ids or []) for ids in row[1:])
+        self.admitted, self.scheduled, self.done = (list(ids or []) for ids in row[1:4])
+        self.out = row[4]
 
 
 def claim(table: Grown, conn: Conn, ids: list[UUID] | None) -> Any:
@@ -162,7 +165,7 @@ HOT: dict[str, Hot] = {
         lambda t, c: claim(t, c, None),
         {"job": {"job_pkey", "job_ordering"}, "outbox": {"outbox_admitted", "outbox_pkey"}},
         # Of each kind as many as might be the oldest.
-        rows=4 * BATCH * len(KINDS) + 12 * BATCH,
+        rows=4 * BATCH * len(ADMITTED) + 12 * BATCH,
     ),
     "heartbeat": Hot(
         lambda t, c: edges.heartbeat(c, t.leases, progress=columns(t, 1)), {"job": {"job_pkey"}}
@@ -249,7 +252,7 @@ def prepare(conn: Conn) -> None:
     )
     conn.execute(
         "SELECT bellwire.beat_consumer(%s, 'test', '1', 'host', 1, 40, %s::text[], %s::smallint[], false)",
-        (CONSUMER, KINDS, [1] * len(KINDS)),
+        (LISTENER, KINDS, [1] * len(KINDS)),
     )
     quiet(conn)
 
@@ -303,6 +306,7 @@ def test_a_wide_call_reads_only_what_is_out(table: Grown, name: str) -> None:
     for scan in scans:
         assert scan.node != "Seq Scan", scan
         assert scan.index in {"ctid"} | by.get(scan.table, set()), scan
+    assert sum(scan.rows for scan in scans) <= 2 * table.out + 150 * len(KINDS), scans
 
 
 @pytest.mark.parametrize("table", ["analysed at 1"], indirect=True)
