@@ -22,8 +22,8 @@ KINDS = [f"kind_{n}" for n in range(20)]
 ADMITTED = KINDS[:3]
 TABLES = ("job", "outbox", "attempt")
 _QUIET = "ALTER TABLE bellwire.{} SET (autovacuum_enabled = off)"
-# Ids ascend as UUIDv7 do. Of each 100 jobs `running` run, 10 are ready (half of them admitted, where their kind
-# has admissions at all), 5 are scheduled (half of them due), the rest is done.
+# Ids ascend as UUIDv7 do. Of each 100 jobs `running` run, 10 are ready (half of them admitted, in kinds that
+# have admissions), 5 are scheduled (half of them due), the rest is done.
 _GROW = """
 WITH made AS (
     INSERT INTO bellwire.job (
