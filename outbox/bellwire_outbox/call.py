@@ -24,10 +24,12 @@ class Call:
     writes: bool = False
     """A write is refused where it would commit by itself."""
     columns: str = "*"
+    one: bool = False
+    """The function answers with one composite value, so it need not stand in FROM."""
 
     def sql(self, style: Style) -> str:
         signature = tuple((name, cast) for name, cast, _ in self.arguments)
-        return _sql(self.function, self.columns, signature, style)
+        return _sql(self.function, self.columns, self.one, signature, style)
 
     def parameters(self) -> tuple[str | None, ...]:
         return tuple(value for _, _, value in self.arguments)
@@ -39,12 +41,16 @@ def rows(texts: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 @lru_cache(maxsize=256)
-def _sql(function: str, columns: str, signature: tuple[tuple[str, Cast], ...], style: Style) -> str:
+def _sql(
+    function: str, columns: str, one: bool, signature: tuple[tuple[str, Cast], ...], style: Style
+) -> str:
     arguments = ", ".join(
         f"{name} => {_cast(cast, place)}"
         for (name, cast), place in zip(signature, _places(style, len(signature)), strict=True)
     )
     # Text of ours only; values travel as parameters.
+    if one:
+        return f"SELECT row_to_json(bellwire.{function}({arguments}))::text"
     answer = f"SELECT {columns} FROM bellwire.{function}({arguments}) AS f"  # noqa: S608
     return f"SELECT row_to_json(r)::text FROM ({answer}) AS r"  # noqa: S608
 

@@ -117,7 +117,7 @@ class Submission:
         arguments: tuple[Argument, ...] = tuple(
             (name, _CASTS[name], value) for name, value in self.values.items()
         )
-        return Call("try_submit", arguments, writes=True)
+        return Call("try_submit", arguments, writes=True, one=True)
 
     def json(self) -> str:
         """One element of what `bellwire.try_submit_many` takes; the payload is not encoded twice."""

@@ -6,7 +6,7 @@ none is imported that the application does not use.
 """
 
 from importlib import import_module
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from bellwire_outbox.call import Call
 from bellwire_schema.errors import ConnectionUnsupported, NotInTransaction
@@ -17,13 +17,16 @@ _MODULES = {
 }
 
 
-class SyncStack(Protocol):
-    def run(self, call: Call) -> list[dict[str, Any]]: ...
+class SyncStack:
+    """Plain base classes: every submit asks which of the two it has, and a protocol answers slowly."""
+
+    def run(self, call: Call) -> list[dict[str, Any]]:
+        raise NotImplementedError
 
 
-@runtime_checkable
-class AsyncStack(Protocol):
-    async def arun(self, call: Call) -> list[dict[str, Any]]: ...
+class AsyncStack:
+    async def arun(self, call: Call) -> list[dict[str, Any]]:
+        raise NotImplementedError
 
 
 def stack_of(target: object) -> SyncStack | AsyncStack:

@@ -5,11 +5,11 @@ from typing import Any
 from django.db import connections
 
 from bellwire_outbox.call import Call, rows
-from bellwire_outbox.stacks import not_in_transaction
+from bellwire_outbox.stacks import SyncStack, not_in_transaction
 from bellwire_schema.errors import ConnectionUnsupported
 
 
-class DjangoStack:
+class DjangoStack(SyncStack):
     def __init__(self, using: str) -> None:
         self._using = using
 

@@ -27,7 +27,7 @@ def refuse_autocommit(connection: "psycopg.Connection[Any] | psycopg.AsyncConnec
         raise not_in_transaction("open a transaction: with conn.transaction(): …")
 
 
-class PsycopgStack:
+class PsycopgStack(SyncStack):
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
         self._connection = connection
 
@@ -39,7 +39,7 @@ class PsycopgStack:
             return rows(cursor.fetchall())
 
 
-class AsyncPsycopgStack:
+class AsyncPsycopgStack(AsyncStack):
     def __init__(self, connection: "psycopg.AsyncConnection[Any]") -> None:
         self._connection = connection
 

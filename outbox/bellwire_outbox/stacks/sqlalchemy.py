@@ -24,7 +24,7 @@ def adopt(target: object) -> SyncStack | AsyncStack | None:
     return None
 
 
-class SQLAlchemyStack:
+class SQLAlchemyStack(SyncStack):
     def __init__(self, target: "Session | scoped_session[Any] | Connection") -> None:
         self._target = target
 
@@ -33,7 +33,7 @@ class SQLAlchemyStack:
         return _run(target if isinstance(target, Connection) else target.connection(), call)
 
 
-class AsyncSQLAlchemyStack:
+class AsyncSQLAlchemyStack(AsyncStack):
     def __init__(self, target: "AsyncSession | async_scoped_session[Any] | AsyncConnection") -> None:
         self._target = target
 
