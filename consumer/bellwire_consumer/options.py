@@ -56,7 +56,7 @@ class Retry:
     floor: timedelta = timedelta(0)
     jitter: bool = True
     unknown: int | None = None
-    deaths: int = 3
+    deaths: int = 5
     waits: int = 1000
     releases: int = 100
 

@@ -154,7 +154,7 @@ CREATE TABLE bellwire.kind (
     retry_floor interval NOT NULL DEFAULT '0',
     retry_jitter boolean NOT NULL DEFAULT true,
     max_unknown smallint,
-    max_deaths smallint NOT NULL DEFAULT 3,
+    max_deaths smallint NOT NULL DEFAULT 5,
     max_waits smallint NOT NULL DEFAULT 1000,
     max_releases smallint NOT NULL DEFAULT 100,
     aging interval NOT NULL DEFAULT '60 seconds',

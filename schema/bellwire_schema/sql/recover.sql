@@ -37,7 +37,7 @@ BEGIN
         SELECT CASE WHEN h.cancel_requested_at IS NOT NULL THEN ARRAY['cancelled', 'cancelled', NULL]
                     WHEN h.deadline_at <= clock.at THEN ARRAY['failed', 'deadline_exceeded', NULL]
                     WHEN h.attempts_used + 1 >= COALESCE(h.max_attempts, k.max_attempts, 5)
-                         OR (cause.death = 1 AND h.deaths + 1 >= COALESCE(k.max_deaths, 3))
+                         OR (cause.death = 1 AND h.deaths + 1 >= COALESCE(k.max_deaths, 5))
                          THEN ARRAY['failed', 'exhausted', NULL]
                     -- The first death since the last redrive says little about the job: it goes back at once.
                     WHEN cause.death = 1 AND h.deaths = 0 THEN ARRAY['ready', NULL, NULL]

@@ -33,7 +33,7 @@ BEGIN
                  CASE WHEN h.cancel_requested_at IS NOT NULL THEN ARRAY['stopped', 'cancelled', 'cancelled']
                       WHEN h.attempts_used + 1 >= COALESCE(h.max_attempts, k.max_attempts, 5)
                            OR (next.unknown = 1 AND h.unknown_errors + 1 >= k.max_unknown)
-                           OR (next.death = 1 AND h.deaths + 1 >= COALESCE(k.max_deaths, 3))
+                           OR (next.death = 1 AND h.deaths + 1 >= COALESCE(k.max_deaths, 5))
                            THEN ARRAY['failed', 'failed', 'exhausted']
                       WHEN h.deadline_at < next.at THEN ARRAY['failed', 'failed', 'deadline_exceeded']
                       ELSE ARRAY['retry', 'scheduled', 'retry'] END AS told,
