@@ -28,6 +28,7 @@ from bellwire_outbox import Job, OnDuplicate, Receipt, submit
 from bellwire_outbox.call import Call
 from bellwire_outbox.stacks import AsyncStack, SyncStack, stack_of
 from bellwire_schema.errors import ConfigError, ConnectionUnsupported, LeaseLost, WrongDatabase
+from bellwire_schema.faultpoints import reach
 
 __all__ = [
     "AsyncConnectionTransaction",
@@ -300,7 +301,9 @@ def open_transaction(lease: Lease, desk: Desk, source: object) -> Iterator[Any]:
         lease.settling = tx._completes
         tx._ended(stack.run(tx._end()))
         try:
+            reach("transaction.committing")
             unit.commit()
+            reach("transaction.committed")
         except Exception as error:
             if not (tx._completes and desk.committed_from_thread(lease)):
                 raise
@@ -354,7 +357,9 @@ async def open_async_transaction(lease: Lease, desk: Desk, source: object) -> As
         lease.settling = tx._completes
         tx._ended(await stack.arun(tx._end()))
         try:
+            reach("transaction.committing")
             await unit.commit()
+            reach("transaction.committed")
         except Exception as error:
             if not (tx._completes and await desk.committed(lease)):
                 raise

@@ -18,9 +18,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["VARIABLE", "reach"]
+__all__ = ["PLACES", "VARIABLE", "reach"]
 
 VARIABLE = "BELLWIRE_TEST_FAULTPOINT"
+PLACES = (
+    "relay.admitted",
+    "consumer.claimed",
+    "transaction.committing",
+    "transaction.committed",
+    "consumer.settling",
+    "consumer.settled",
+)
+"""Every place there is, in the order in which a job passes them."""
 _POLL_S = 0.005
 
 

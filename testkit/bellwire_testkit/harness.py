@@ -26,6 +26,7 @@ from bellwire_outbox.stacks import AsyncStack, stack_of
 from bellwire_schema import policy
 from bellwire_schema.connection import connect, libpq_url
 from bellwire_schema.errors import ArgumentInvalid
+from bellwire_schema.faultpoints import PLACES
 from bellwire_testkit import clock
 from bellwire_testkit.address import AppAddress
 from bellwire_testkit.drive import bury, drive
@@ -158,6 +159,10 @@ class Harness:
                 return "is gone"
 
     async def _killed(self, app: App[Any], job_id: UUID, name: str, deadline: float) -> Result:
+        if name not in PLACES:
+            raise ValueError(
+                f"there is no place called {name!r} to die at; the places are {', '.join(PLACES)}"
+            )
         with tempfile.TemporaryDirectory(prefix="bellwire-test-") as folder:
             told = Path(folder) / "instructions.json"
             told.write_text(instructions(url=self.url, address=AppAddress.of(app), job_id=job_id))

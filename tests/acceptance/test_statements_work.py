@@ -61,6 +61,27 @@ async def test_killed_before_it_began_it_is_done_by_the_next(bellwire: Harness, 
     assert rows(shop) == [(shop.key(), shop.store.checksum(shop.key()), 2)]
 
 
+async def test_killed_before_its_commit_neither_row_nor_success_is_there(
+    bellwire: Harness, shop: Shop
+) -> None:
+    died = await bellwire.run(app, shop.job(), kill_at="transaction.committing")
+    assert (died.outcome, died.state) == ("process_died", "running")
+    assert rows(shop) == []
+    bellwire.advance(timedelta(seconds=10))
+    assert [(r.outcome, r.attempt) for r in await bellwire.drain(app)] == [("succeeded", 2)]
+    assert rows(shop) == [(shop.key(), shop.store.checksum(shop.key()), 2)]
+
+
+async def test_killed_after_its_commit_both_are_there_and_nothing_runs_again(
+    bellwire: Harness, shop: Shop
+) -> None:
+    died = await bellwire.run(app, shop.job(), kill_at="transaction.committed")
+    assert (died.outcome, died.state) == ("process_died", "succeeded")
+    assert rows(shop) == [(shop.key(), shop.store.checksum(shop.key()), 1)]
+    bellwire.advance(timedelta(seconds=10))
+    assert await bellwire.drain(app) == []
+
+
 async def test_a_file_without_a_row_is_reused(bellwire: Harness, shop: Shop) -> None:
     left = shop.store.write_temporary(shop.key(), expected(shop), attempt=1)
     shop.store.promote(left, shop.key())

@@ -258,8 +258,15 @@ async def test_before_the_lease_is_over_nobody_takes_it(bellwire: Harness) -> No
 
 
 async def test_a_place_that_is_not_reached_fails_the_test(bellwire: Harness) -> None:
-    with pytest.raises(AssertionError, match=r"(?s)'no.such.place' was never reached:.*succeeded"):
-        await bellwire.run(app, JOB, kill_at="no.such.place")
+    with pytest.raises(AssertionError, match=r"(?s)'transaction.committing' was never reached:.*succeeded"):
+        await bellwire.run(app, JOB, kill_at="transaction.committing")
+
+
+async def test_a_place_that_does_not_exist_is_refused(bellwire: Harness) -> None:
+    with pytest.raises(
+        ValueError, match=r"no place called 'consumer.setling'.*consumer.settling"
+    ):
+        await bellwire.run(app, JOB, kill_at="consumer.setling")
 
 
 async def test_kill_needs_an_app_that_can_be_imported(bellwire: Harness) -> None:
