@@ -14,8 +14,10 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from typing_extensions import TypeVar as DefaultTypeVar
 
+from bellwire_consumer import lifespan as lifespans
 from bellwire_consumer.attempt import AnyAttempt, AsyncAttempt, Attempt
 from bellwire_consumer.handler import LEASE, SHORTEST_LEASE, TIMEOUT, ErrorMapping, Handler, is_async
+from bellwire_consumer.lifespan import Lifespan
 from bellwire_consumer.options import Limits, Process, Retention, Retry
 from bellwire_outbox import FailedJob, Job, JobConfig
 from bellwire_schema.errors import ConfigError
@@ -30,7 +32,6 @@ HookT = TypeVar("HookT", bound="Hook")
 Result: TypeAlias = bool | int | float | str | Sequence[Any] | Mapping[str, Any] | None
 """What a handler may return: JSON. It is checked as such when the attempt settles."""
 
-Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 Hook: TypeAlias = Callable[[AnyAttempt], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
@@ -61,12 +62,15 @@ class App(Generic[D]):
     """A named set of handlers. `lifespan` opens what they share, once a process; it is `attempt.deps`."""
 
     def __init__(
-        self, name: str, *, lifespan: Callable[[], AbstractAsyncContextManager[D]] | None = None
+        self,
+        name: str,
+        *,
+        lifespan: Callable[[], AbstractAsyncContextManager[D] | AbstractContextManager[D]] | None = None,
     ) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(f"App: the name {name!r} must match {_NAME.pattern}")
-        if lifespan is not None and not callable(lifespan):
-            raise ConfigError(f"App {name}: lifespan must be a function that gives an async context manager")
+        if lifespan is not None:
+            lifespans.check(name, lifespan)
         self.name = name
         self._lifespan: Lifespan | None = lifespan
         self._handlers: dict[str, Handler] = {}

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self
@@ -20,12 +19,14 @@ import structlog
 
 from bellwire_consumer import server_calls
 from bellwire_consumer.app import App
+from bellwire_consumer.applied import longest_lease
 from bellwire_consumer.claimer import Claimer
 from bellwire_consumer.heartbeat import Heartbeat
 from bellwire_consumer.hints import Announcements
 from bellwire_consumer.identity import Identity
 from bellwire_consumer.lease import Lease
 from bellwire_consumer.leaving import leave_stuck_code_behind, own_executor
+from bellwire_consumer.lifespan import LifespanOf
 from bellwire_consumer.outcome import Succeed
 from bellwire_consumer.runner import Plan, Runner
 from bellwire_consumer.settings import ConsumerSettings
@@ -33,7 +34,7 @@ from bellwire_consumer.settler import Ended, Settler
 from bellwire_consumer.slots import Slots
 from bellwire_consumer.threads import Threads
 from bellwire_runtime import logs
-from bellwire_runtime.database import Connection, SupervisedConnection, is_transient
+from bellwire_runtime.database import SupervisedConnection, is_transient
 from bellwire_runtime.exits import Exit
 from bellwire_runtime.health import Health, HealthServer
 from bellwire_runtime.installation import inspect, reach_database
@@ -85,7 +86,7 @@ class Consumer:
             connection=self.back, slots=self.slots, telemetry=self.telemetry, on_ended=self._note_ended
         )
         self._threads = Threads()
-        self._stack = AsyncExitStack()
+        self.lifespan = LifespanOf(app.name, app.lifespan)
         self._ended: list[Ended] | None = None
         self._stirred = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -184,10 +185,10 @@ class Consumer:
     async def _open(self) -> None:
         found = await self.back.run(inspect)
         self.installation = found.id
-        longest = await self.back.run(self._look_at_policy)
-        deps = None
-        if self._app.lifespan is not None:
-            deps = await self._stack.enter_async_context(self._app.lifespan())
+        longest = await self.back.run(
+            lambda conn: longest_lease(conn, app=self._app.name, policies=self._policies)
+        )
+        deps = await self.lifespan.open()
         plans = {
             kind: Plan(handler, hooks)
             for kind, (handler, hooks) in self._app.handlers().items()
@@ -200,6 +201,7 @@ class Consumer:
             slots=self.slots,
             settler=self.settler,
             threads=self._threads,
+            tell_failures=self._settings.log_failures,
         )
         self.heartbeat = Heartbeat(
             connect=lambda: self._connection("bellwire consumer heartbeat", self._settings.database_url),
@@ -236,6 +238,13 @@ class Consumer:
         # A claim under way is waited for: what it brings has begun, and one cut short would be in doubt.
         await asyncio.wait({claiming}, timeout=2.0)
         claiming.cancel()
+        if self.slots.running:
+            log.info(
+                "waiting for running jobs, then handing back the rest; a second signal leaves at once: their "
+                "leases run out, and each costs an attempt",
+                jobs=len(self.slots.running),
+                seconds=self._settings.drain_seconds,
+            )
         await self._empty(began + self._settings.drain_seconds - time.monotonic())
         left = [lease for lease in self.slots.snapshot() if not lease.ended]
         if left:
@@ -266,7 +275,7 @@ class Consumer:
         await self.front.close()
         await self.back.close()
         self.telemetry.close()
-        await self._stack.aclose()
+        await self.lifespan.close()
 
     def _connection(self, name: str, url: str) -> SupervisedConnection:
         settings = self._settings
@@ -277,22 +286,6 @@ class Consumer:
             call_timeout=settings.call_timeout.total_seconds(),
             prepare=settings.prepared_statements,
         )
-
-    async def _look_at_policy(self, conn: Connection) -> float:
-        """Say which kinds were never applied. Answers the longest lease in use, in seconds."""
-        names = [policy.name for policy in self._policies]
-        cursor = await conn.execute(
-            "SELECT name, extract(epoch FROM lease)::float8 FROM bellwire.kind WHERE name = ANY(%s)", (names,)
-        )
-        applied: dict[str, float] = dict(await cursor.fetchall())
-        missing = sorted(set(names) - set(applied))
-        if missing:
-            log.warning(
-                "kinds without applied policy run under the defaults",
-                kinds=", ".join(missing),
-                mend="bellwire apply --app …",
-            )
-        return max([*applied.values(), *(policy.lease.total_seconds() for policy in self._policies)])
 
     # --- wake-ups inside the process ---
 
@@ -352,6 +345,7 @@ async def _serve(
     consumer = Consumer(app, settings, kinds=kinds)
     health = Health(component="consumer")
     server: HealthServer | None = None
+    serving = False
     ticking = asyncio.ensure_future(_tick(health))
     try:
         if settings.health_port:
@@ -365,6 +359,7 @@ async def _serve(
         if stop.is_set():
             return Exit.OK
         async with consumer:
+            serving = True
             log.info(
                 "consumer started",
                 consumer=str(consumer.identity.id),
@@ -373,12 +368,18 @@ async def _serve(
                 slots=settings.slots,
             )
             await consumer.run(stop, health=health)
+    except Exception as error:
+        if not consumer.lifespan.tell(error, debug=settings.log_level == "debug"):
+            raise
+        return Exit.FAILURE
+    else:
         return Exit.OK
     finally:
         ticking.cancel()
         if server is not None:
             server.close()
-        log.info("consumer stopped")
+        if serving:
+            log.info("consumer stopped")
 
 
 async def _tick(health: Health) -> None:

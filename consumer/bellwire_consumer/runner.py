@@ -68,6 +68,7 @@ class Runner:
         slots: Slots,
         settler: Settler,
         threads: Threads,
+        tell_failures: bool = False,
     ) -> None:
         self._plans = plans
         self._deps = deps
@@ -75,6 +76,7 @@ class Runner:
         self._slots = slots
         self._settler = settler
         self._threads = threads
+        self._tell_failures = tell_failures
         self._pid = os.getpid()
         self.watch = Watch(slots=slots, abandon=self.abandon)
 
@@ -126,9 +128,22 @@ class Runner:
 
     def _ending_of(self, lease: Lease, error: BaseException) -> Ending:
         try:
-            return self._judged(lease, error)
+            ending = self._judged(lease, error)
         except BaseException:  # noqa: BLE001 (an error that raises when it is looked at ends its attempt too)
-            return Retried("unknown", "unreadable_error", "the error itself raised when it was read")
+            ending = Retried("unknown", "unreadable_error", "the error itself raised when it was read")
+        if isinstance(ending, Retried | Fail):
+            self._tell(lease, ending, error)
+        return ending
+
+    def _tell(self, lease: Lease, ending: Retried | Fail, error: BaseException) -> None:
+        debug = _DEBUG.isEnabledFor(logging.DEBUG)
+        if not (debug or self._tell_failures):
+            return
+        told = {"kind": lease.kind, "job_id": str(lease.job_id), "attempt": lease.row.attempt}
+        if debug:
+            # Where, and the bounded text: a traceback would carry the exception's whole text, however long.
+            told["where"] = "".join(traceback.format_tb(error.__traceback__, limit=-5))
+        log.warning("attempt failed", **told, code=ending.code, error=ending.message)
 
     def _judged(self, lease: Lease, error: BaseException) -> Ending:
         message = message_of(error)
@@ -143,10 +158,6 @@ class Runner:
                 return Stop("interrupted by the cancel request")
             case "expired" | "released" | "lost":
                 return RELEASED
-        if _DEBUG.isEnabledFor(logging.DEBUG):
-            # Where, and the bounded text: a traceback would carry the exception's whole text, however long.
-            where = "".join(traceback.format_tb(error.__traceback__, limit=-5))
-            log.debug("attempt failed", kind=lease.kind, job_id=str(lease.job_id), error=message, where=where)
         match error:
             case Undecodable():
                 return Fail("payload_invalid", PayloadInvalid.code, message_of(error.__cause__ or error))

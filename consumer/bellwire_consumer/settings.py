@@ -27,6 +27,10 @@ class ConsumerSettings(DaemonSettings):
     app_version: str | None = None
     """Kept with each attempt, so that a bad deploy can be told from a bad job: a release name or commit."""
 
+    log_failures: bool = False
+    """A warning line for each failed attempt, with its code and the place it came from. For a developer's
+    machine, where `bellwire dev` sets it; in production a bad deploy would fill the log with it."""
+
     consumer_drain: Duration | None = None
     """How long running attempts may go on after the first signal; what is left is then handed back. By
     default the grace less 5 s, at least half of it, so that handing back has its time."""

@@ -48,6 +48,9 @@ def submit(job: Job, options: Options) -> Request[Receipt]:
 
 
 def submit_many(jobs: Iterable[Job], options: Options) -> Request[list[Receipt]]:
+    if isinstance(jobs, Job):
+        # A pydantic model iterates over its fields, and the error would speak of those.
+        raise ArgumentInvalid("jobs", f"give a list of jobs, not one {type(jobs).__name__}; submit takes one")
     return Request(call_of_many([Submission.of(job, options) for job in jobs]), _receipts)
 
 

@@ -1,8 +1,8 @@
 """What an app declares is refused where it is written if it cannot work, at apply if it is not built yet."""
 
 import functools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
@@ -260,3 +260,33 @@ def test_an_app_cannot_include_itself() -> None:
     for other in (app, part):
         with pytest.raises(ConfigError, match="itself"):
             app.include(other)
+
+
+async def _of_a_web_app(app: object) -> AsyncIterator[None]:
+    yield
+
+
+def _bare() -> Iterator[None]:
+    yield
+
+
+async def _coroutine() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("lifespan", "mend"),
+    [
+        (asynccontextmanager(_of_a_web_app), "called without arguments.*def lifespan"),
+        (_nothing, "@asynccontextmanager"),
+        (_bare, "@contextmanager"),
+        (_coroutine, "coroutine"),
+        (3, "must be a function"),
+    ],
+)
+def test_a_lifespan_of_the_wrong_shape_is_refused_where_it_is_written(lifespan: Any, mend: str) -> None:
+    with pytest.raises(ConfigError, match=mend):
+        App("billing", lifespan=lifespan)
+
+
+def test_a_lifespan_may_be_a_sync_context_manager() -> None:
+    App("billing", lifespan=contextmanager(_bare))

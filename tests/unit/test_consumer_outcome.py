@@ -13,6 +13,7 @@ from bellwire_consumer.error_text import MAX_BYTES, code_of, message_of, storabl
 from bellwire_consumer.ids import draw
 from bellwire_consumer.outcome import Ending, Fail, Retried, Snoozed, Stop, Throttled, judge
 from bellwire_consumer.strict_json import encode
+from bellwire_outbox import JobConfig
 from bellwire_schema.errors import (
     HandlerOutcome,
     JobCancelled,
@@ -152,3 +153,39 @@ def test_drawn_ids_are_apart_and_dated() -> None:
     assert len({*attempts, *tokens}) == 2000
     assert all(len(text) == 32 for text in (*attempts, *tokens))
     assert {(text[:13], text[16]) for text in attempts} == {("0123456789ab7", "8")}
+
+
+def _raised(text: str) -> BaseException:
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return error
+
+
+def _raised_in_a_library() -> BaseException:
+    try:
+        json.loads("{")
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+def test_an_error_tells_its_place_in_the_users_code() -> None:
+    line = _raised.__code__.co_firstlineno + 2
+    assert message_of(_raised("text")) == f"ValueError: text (test_consumer_outcome.py:{line} in _raised)"
+    assert message_of(_raised_in_a_library()).endswith("in _raised_in_a_library)")
+    assert message_of(ValueError("never raised")) == "ValueError: never raised"
+
+
+def test_the_place_survives_a_text_that_is_cut_and_redacted() -> None:
+    message = message_of(_raised("postgresql://me:hidden@there/shop " + "ä" * 10_000))
+    assert message.endswith("in _raised)")
+    assert "hidden" not in message
+    assert len(message.encode()) <= MAX_BYTES
+
+
+def test_our_own_frames_are_no_place() -> None:
+    with pytest.raises(Exception, match="must match") as caught:
+        JobConfig(kind="Not A Kind", version=1, key=None)
+    assert "config.py" not in message_of(caught.value)
+    assert "test_consumer_outcome.py" in message_of(caught.value)
