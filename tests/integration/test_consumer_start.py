@@ -109,7 +109,8 @@ def test_a_lifespan_that_raises_is_one_line(
 ) -> None:
     apply_policy(database, app_named("shop"))
     level = ["--log-level", "debug"] if debug else []
-    consumer = start(processes, tmp_path, *level, **{"begin" if moment == "start" else "end": RAISES})
+    begin, end = (RAISES, "pass") if moment == "start" else ("pass", RAISES)
+    consumer = start(processes, tmp_path, *level, begin=begin, end=end)
     if moment == "end":
         consumer.wait_for_output("consumer started")
         consumer.terminate()
