@@ -263,9 +263,7 @@ async def test_a_place_that_is_not_reached_fails_the_test(bellwire: Harness) -> 
 
 
 async def test_a_place_that_does_not_exist_is_refused(bellwire: Harness) -> None:
-    with pytest.raises(
-        ValueError, match=r"no place called 'consumer.setling'.*consumer.settling"
-    ):
+    with pytest.raises(ValueError, match=r"no place called 'consumer.setling'.*consumer.settling"):
         await bellwire.run(app, JOB, kill_at="consumer.setling")
 
 
