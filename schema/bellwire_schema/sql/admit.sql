@@ -174,10 +174,12 @@ DECLARE
     v_heard uuid[] := '{}';
 BEGIN
     -- Read only: which of our kinds have a wake-up at all. Scalar probes of the two partial indexes: an EXISTS is turned
-    -- into a join that reads the whole backlog for every kind.
+    -- into a join that reads the whole backlog for every kind. From the end, because what was just submitted stands
+    -- there, and what was taken since the last vacuum lies before it.
     SELECT array_agg(o.kind) INTO v_busy FROM kind_owner o
      WHERE o.relay = p_relay AND o.token = p_token AND o.expires_at > v_now
-       AND COALESCE((SELECT true FROM outbox w WHERE w.kind = o.kind AND w.admitted_at IS NULL LIMIT 1),
+       AND COALESCE((SELECT true FROM outbox w WHERE w.kind = o.kind AND w.admitted_at IS NULL
+                      ORDER BY w.version DESC, w.tenant DESC, w.rank DESC, w.job_id DESC LIMIT 1),
                     (SELECT true FROM outbox w WHERE w.kind = o.kind AND w.admitted_at IS NOT NULL LIMIT 1), false);
     IF v_busy IS NULL THEN
         RETURN;
@@ -271,8 +273,11 @@ BEGIN
                 v_heard := v_heard || v_kind.listeners[1 : cardinality(job_ids)];
             END IF;
         END IF;
-        waiting := EXISTS (SELECT FROM outbox o WHERE o.kind = v_kind.kind AND o.version = v_kind.version
-                              AND o.admitted_at IS NULL);
+        -- Who was given less than the quota, and not for a cap, had no more: looking again would walk over all that was
+        -- taken since the last vacuum.
+        waiting := NOT (v_quota > 0 AND cardinality(job_ids) < v_quota AND held IS NULL)
+                   AND EXISTS (SELECT FROM outbox o WHERE o.kind = v_kind.kind AND o.version = v_kind.version
+                                  AND o.admitted_at IS NULL);
         IF NOT waiting THEN
             held := NULL;
         END IF;
