@@ -94,7 +94,7 @@ async def inspect(conn: Connection) -> Installation:
     except (pg.UndefinedTable, pg.InvalidSchemaName):
         raise NotInstalled("no schema 'bellwire' in this database: run 'bellwire migrate'") from None
     except pg.InsufficientPrivilege as error:
-        raise ConfigError(
+        raise NotInstalled(
             f"BELLWIRE_DATABASE_URL: its role may not use schema 'bellwire' ({_first(error)}): log in as "
             "bellwire_relay or bellwire_consumer, or as a member of it"
         ) from None

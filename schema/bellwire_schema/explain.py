@@ -27,6 +27,14 @@ _SCHEDULED = {
     "delay": "the kind's backlog was full",
     "delayed": "the kind's backlog was full",
 }
+# How an attempt ended, as people say it. Whatever else an edge writes is shown as it is.
+_OUTCOMES = {
+    "retry": "failed",
+    "released": "handed back at shutdown",
+    "recovered": "lease expired, taken back",
+    "throttled": "told to slow down",
+    "snoozed": "said: not yet",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +86,7 @@ def explain_job(connection: Connection, job_id: UUID) -> Explanation | None:
     if trouble is not None:
         text = f"set aside by {trouble.edge}: {trouble.error}; tried again at {clock(trouble.retry_at)}"
         reasons.insert(0, Reason(code="stuck", text=text, wrong=True))
-    key = f" key {detail.label}" if detail.label else ""
+    key = f" key {detail.key}" if detail.key else ""
     tenant_name = f" tenant {detail.tenant}" if detail.tenant else ""
     why = f" ({detail.reason})" if detail.reason else ""
     return Explanation(
@@ -124,16 +132,19 @@ def explain_kind(connection: Connection, name: str) -> Explanation | None:
 
 
 def explain_tenant(connection: Connection, tenant_name: str) -> Explanation | None:
-    """One tenant over all kinds, or None where it has no unfinished work."""
+    """One tenant over all kinds, or None where it has neither unfinished work nor one of the newest jobs."""
     kinds = connection.execute(
         select(outbox.c.kind).where(outbox.c.tenant == tenant_name).distinct().order_by(outbox.c.kind)
     ).scalars()
     waiting = list(kinds)
     counts = _counts(connection, None, tenant_name)
-    if not waiting and not any(counts.values()):
-        return None
     now = reads.now(connection)
     reasons: list[Reason] = []
+    if not waiting and not any(counts.values()):
+        last = reads.newest_of_tenant(connection, tenant_name)
+        if last is None:
+            return None
+        reasons.append(_last(last, now))
     for name in waiting:
         reasons += standing.relays(connection, name, now)
         reasons += standing.policy(connection, name, now)
@@ -147,6 +158,16 @@ def explain_tenant(connection: Connection, tenant_name: str) -> Explanation | No
         counts=counts,
         reasons=tuple(dict.fromkeys(reasons)),
     )
+
+
+def _last(line: reads.JobLine, now: datetime) -> Reason:
+    """Where nothing is ready or runs: what became of the newest job."""
+    if line.state == "scheduled":
+        stands = f"is scheduled until {clock(line.run_at)}"
+    else:
+        stands = f"{line.state} {span(now - (line.finished_at or now))} ago"
+    text = f"nothing is ready or runs; its newest job {line.id} ({line.kind}) {stands}"
+    return Reason(code="idle", text=text, since=line.finished_at)
 
 
 def _ready(connection: Connection, detail: reads.JobDetail, now: datetime) -> list[Reason]:
@@ -259,20 +280,16 @@ def _ended(detail: reads.JobDetail, now: datetime) -> list[Reason]:
 
 def _history(detail: reads.JobDetail, now: datetime) -> list[str]:
     lines = [f"submitted {clock(detail.created_at)}"]
-    words = {
-        "retry": "failed, to be tried again",
-        "released": "handed back at shutdown",
-        "recovered": "lease expired, taken back",
-        "throttled": "told to slow down",
-        "snoozed": "said: not yet",
-    }
     for line in detail.attempts:
-        took = f" after {span((line.ended_at or now) - line.started_at)}"
+        ran = span((line.ended_at or now) - line.started_at)
         error = f": {line.code}" if line.code else ""
         if line.message and line.message != line.code:
-            error += f", {line.message}"
-        outcome = words.get(line.outcome, line.outcome)
-        lines.append(f"attempt {line.number} at {clock(line.started_at)}: {outcome}{took}{error}")
+            error += f", {line.message}" if error else f": {line.message}"
+        outcome = "runs for" if line.ended_at is None else "ran"
+        ended = f", {_OUTCOMES.get(line.outcome, line.outcome)}{error}" if line.ended_at else ""
+        lines.append(f"attempt {line.number} at {clock(line.started_at)}: {outcome} {ran}{ended}")
+    if detail.attempts and detail.state == "scheduled" and detail.run_at > now:
+        lines[-1] += f"; next try {clock(detail.run_at)} (in {span(detail.run_at - now)})"
     if detail.generation > 1:
         times = "once" if detail.generation == 2 else f"{detail.generation - 1} times"
         lines.append(f"redriven {times}")

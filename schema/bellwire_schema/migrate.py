@@ -37,9 +37,10 @@ _LOCK_TIMEOUT = "3s"
 _CREATED = re.compile(r"CREATE\s+OR\s+REPLACE\s+FUNCTION\s+bellwire\.(\w+)", re.IGNORECASE)
 
 # Functions that no file creates any more are dropped afterwards: they are those whose row nobody rewrote.
-_REMEMBER = """SELECT set_config('bellwire.functions_before', coalesce((
+_REMEMBER = """DO $remember$ BEGIN PERFORM set_config('bellwire.functions_before', coalesce((
     SELECT jsonb_object_agg(oid::text, xmin::text) FROM pg_proc
      WHERE pronamespace = 'bellwire'::regnamespace), '{}')::text, true);
+END $remember$;
 """
 _FORGET = """DO $forget$
 DECLARE v_old regprocedure;
@@ -160,7 +161,7 @@ def sql() -> str:
         "BEGIN;",
         "SET LOCAL client_min_messages = warning;",
         "SET LOCAL search_path = bellwire, pg_temp;",
-        f"SELECT pg_advisory_xact_lock({_LOCK});",
+        f"DO $lock$ BEGIN PERFORM pg_advisory_xact_lock({_LOCK}); END $lock$;",
         "CREATE SCHEMA IF NOT EXISTS bellwire;",
         "CREATE TABLE IF NOT EXISTS bellwire.alembic_version (",
         "    version_num varchar(32) NOT NULL CONSTRAINT alembic_version_pkc PRIMARY KEY);",

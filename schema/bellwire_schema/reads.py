@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Select, Text, Uuid, cast, func, literal, literal_column, select
 
 from bellwire_schema.tables import attempts, effect, job, outbox
+from bellwire_schema.tables import kind as kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class JobLine:
     kind: str
     version: int
     tenant: str
-    label: str | None
+    key: str | None
     state: str
     reason: str | None
     priority: int
@@ -123,8 +124,16 @@ class JobDetail(JobLine):
     effects: tuple[EffectLine, ...]
 
 
-_LINE = [job.c[name] for name in JobLine.__dataclass_fields__]
-_DETAIL = [job.c[name] for name in JobDetail.__dataclass_fields__ if name in job.c]
+# The key as it was submitted, which stays with the job; the column `key` is null once it was let go of.
+_KEY = job.c.label.label("key")
+_LINE = [_KEY if name == "key" else job.c[name] for name in JobLine.__dataclass_fields__]
+_DETAIL = [
+    _KEY if name == "key" else job.c[name]
+    for name in JobDetail.__dataclass_fields__
+    if name in job.c or name == "key"
+]
+# How far back a look goes that has no index to go by: what it costs does not grow with the table.
+_NEWEST = 100_000
 # What a failed job is grouped by: the last error's code, or why it ended where there was no error.
 _CODE = func.coalesce(job.c.last_code, job.c.reason, literal_column("'unknown'"))
 
@@ -189,6 +198,26 @@ def group_failed(
         .order_by(grouped.c.jobs.desc(), grouped.c.kind, grouped.c.code)
     )
     return [ErrorGroup(**row) for row in connection.execute(query).mappings()]
+
+
+def is_kind(connection: Connection, name: str) -> bool:
+    """Whether somebody applied the kind or submitted a job of it."""
+    applied = select(kinds.c.name).where(kinds.c.name == name)
+    submitted = select(job.c.id).where(job.c.kind == name).limit(1)
+    return any(connection.execute(query).first() is not None for query in (applied, submitted))
+
+
+def kind_names(connection: Connection) -> list[str]:
+    """The kinds that were applied."""
+    return list(connection.execute(select(kinds.c.name).order_by(kinds.c.name)).scalars())
+
+
+def newest_of_tenant(connection: Connection, tenant: str) -> JobLine | None:
+    """The tenant's newest job, whatever became of it, looked for among the newest of all."""
+    newest = select(*_LINE).order_by(job.c.id.desc()).limit(_NEWEST).subquery()
+    query = select(newest).where(newest.c.tenant == tenant).order_by(newest.c.id.desc()).limit(1)
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else JobLine(**row)
 
 
 def show_job(connection: Connection, job_id: UUID) -> JobDetail | None:

@@ -80,7 +80,23 @@ TABLE = [
     Bad("wrong password, relay", "relay", 2, "BELLWIRE_DATABASE_URL", address="{locked}"),
     Bad("database missing", "doctor", 2, "createdb", address="{server}/no_such_database"),
     Bad("role missing", "doctor", 2, "create the role", address="{no_role}"),
-    Bad("role without rights", "doctor", 4, "GRANT bellwire_operator", address="{application}"),
+    Bad("role without rights", "doctor", 4, "GRANT bellwire_viewer TO", address="{application}"),
+    Bad("role without rights, migrate", "migrate", 4, "owner of the schema.*CREATEROLE", address="{nobody}"),
+    Bad(
+        "role without rights, submit",
+        "submit greet --no-key --payload {{}}",
+        4,
+        r"connect as a member of bellwire_operator \(GRANT bellwire_operator TO",
+        address="{nobody}",
+    ),
+    Bad("role without rights, relay", "relay", 4, "log in as bellwire_relay", address="{nobody}"),
+    Bad(
+        "role without rights, consumer",
+        "consumer --app shop:app",
+        4,
+        "log in as .*bellwire_consumer",
+        address="{nobody}",
+    ),
     Bad("not migrated", "doctor", 4, "bellwire migrate", address="{server}/postgres"),
     Bad("not migrated, check", "migrate --check", 4, "bellwire migrate", address="{server}/postgres"),
     Bad("not migrated, relay", "relay", 4, "bellwire migrate", address="{server}/postgres"),
@@ -101,6 +117,7 @@ TABLE = [
     Bad("app not importable", "apply --app no_such_module:app", 5, "no module named no_such_module"),
     Bad("app's import lacks a module", "apply --app lacking:app", 5, r"lacking\.py:1"),
     Bad("app's attribute missing", "apply --app shop:application", 5, "shop:app"),
+    Bad("app is a Job", "apply --app shop:Greet", 5, "is a Job class.*name the module's App: shop:app"),
     Bad("app is no App", "apply --app shop:number", 5, r"int, not a bellwire\.consumer\.App"),
     Bad("app raises at import", "consumer --app broken:app", 5, r"broken\.py:2: RuntimeError: no such"),
     Bad("app exits at import", "apply --app exits:app --check", 5, r"exits\.py:2: SystemExit: 0"),
@@ -120,20 +137,43 @@ TABLE = [
     Bad("log format unknown", "relay --log-format xml", 2, "LOG_FORMAT"),
     Bad("health port in use", "relay --health-port {busy}", 2, "BELLWIRE_HEALTH_PORT"),
     Bad("health port too large", "relay --health-port 70000", 2, "--health-port"),
-    Bad("unknown kind", "submit greeet", 1, "did you mean greet", extra=["--payload", "{}"]),
+    Bad("unknown kind", "submit greeet --no-key", 2, "did you mean greet", extra=["--payload", "{}"]),
+    Bad("no kind at all", "submit --no-key --payload {{}}", 2, "'' is no kind", extra=["--", ""]),
+    Bad(
+        "neither class nor key",
+        "submit greet",
+        2,
+        "--app MODULE:ATTRIBUTE, or --key TEXT with --unique-until WHEN, or --no-key .*--tenant TEXT",
+        extra=["--payload", "{}"],
+    ),
+    Bad(
+        "a key and none",
+        "submit greet --key a --unique-until pruned --no-key --payload {{}}",
+        2,
+        "contradict",
+    ),
+    Bad(
+        "the class decides",
+        "submit greet --app shop:app --no-key --payload {{}}",
+        2,
+        "the job's class decides --no-key",
+    ),
+    Bad("unknown version", "submit greet --no-key --version 9 --payload {{}}", 2, "version 9 of greet.*: 1;"),
+    Bad("a far time", "submit greet --no-key --run-at 9999-01-01T00:00Z --payload {{}}", 2, "1 and 8000"),
+    Bad("a long wait", "submit greet --no-key --run-in 400000d --payload {{}}", 2, "365000 days"),
     Bad(
         "unknown kind of an app",
         "submit greeet --app shop:app",
-        1,
+        2,
         "did you mean greet",
         extra=["--payload", "{}"],
     ),
     Bad("payload is no JSON", "submit greet", 2, "no JSON", extra=["--payload", "{name: 1}"]),
     Bad("payload is no object", "submit greet", 2, "JSON object", extra=["--payload", "[1]"]),
     Bad("payload holds NaN", "submit greet", 2, "NaN", extra=["--payload", '{"a": NaN}']),
-    Bad("payload holds a NUL", "submit greet", 2, "NUL", extra=["--payload", '{"a": "\\u0000"}']),
+    Bad("payload holds a NUL", "submit greet --no-key", 2, "NUL", extra=["--payload", '{"a": "\\u0000"}']),
     Bad("payload's file missing", "submit greet --payload @nowhere.json", 2, "cannot read nowhere.json"),
-    Bad("payload too large", "submit greet --payload @large.json", 2, "limit is 65536"),
+    Bad("payload too large", "submit greet --no-key --payload @large.json", 2, "limit is 65536"),
     Bad("payload refused by the class", "submit greet --app shop:app", 2, "name", extra=["--payload", "{}"]),
     Bad("key without an end", "submit greet --key a", 2, "--unique-until", extra=["--payload", "{}"]),
     Bad(
@@ -145,19 +185,32 @@ TABLE = [
     ),
     Bad(
         "a time without an offset",
-        "submit greet --run-at 2026-05-01T03:00:00",
+        "submit greet --no-key --run-at 2026-05-01T03:00:00",
         2,
         "offset",
         extra=["--payload", "{}"],
     ),
-    Bad("a duration without a unit", "submit greet --run-in 10", 2, "10m", extra=["--payload", "{}"]),
+    Bad(
+        "a duration without a unit", "submit greet --no-key --run-in 10", 2, "10m", extra=["--payload", "{}"]
+    ),
     Bad("malformed job id", "jobs show 42", 2, "looks like"),
     Bad("unknown job id", f"jobs show {JOB}", 1, "there is no job"),
     Bad("cancel an unknown job", f"jobs cancel {JOB} --reason test", 1, "there is no job"),
     Bad("cancel without a reason", f"jobs cancel {JOB}", 2, "--reason"),
+    Bad("redrive an unknown job without a reason", f"jobs redrive {JOB}", 2, "--reason"),
+    Bad("a state and another", "jobs list --state running --failed", 2, "contradict"),
+    Bad(
+        "list of an unknown kind",
+        "jobs list --kind greeet",
+        2,
+        r"no kind is called greeet \(did you mean greet",
+    ),
+    Bad("unknown kind, grouped", "jobs list --group-by error --kind greeet", 2, "did you mean greet"),
+    Bad("no command of jobs", "jobs", 2, r"'bellwire jobs --help'\.$"),
+    Bad("no kind", "submit", 2, r"'bellwire submit --help'\.$"),
     Bad("unknown state", "jobs list --state done", 2, "succeeded"),
     Bad("grouped by something else", "jobs list --group-by tenant", 2, "by error"),
-    Bad("no lines", "jobs list --limit 0", 2, "--limit"),
+    Bad("no lines", "jobs list --limit 0", 2, r"'--limit': it must be greater than or equal to 1\. See"),
     Bad("explain nothing", "explain nothing_of_the_kind", 1, "nothing here is called"),
 ]
 
@@ -183,6 +236,7 @@ def places(database: Database) -> Iterator[dict[str, str]]:
             "url": database.url,
             "server": server,
             "application": database.url_as("bellwire_test_login"),
+            "nobody": database.url_as("bellwire_test_nobody"),
             "no_role": database.url_as("no_such_role"),
             "locked": database.url_as("bellwire_test_locked").replace("@", ":geheim@", 1),
             # Bound, but nobody listens: nobody else can take the port meanwhile.
@@ -195,7 +249,7 @@ def places(database: Database) -> Iterator[dict[str, str]]:
 def roles(database: Database) -> Iterator[None]:
     """A login that needs a password, and one that may only what applications may."""
     with database.connect() as conn:
-        for name in ("bellwire_test_locked", "bellwire_test_login"):
+        for name in ("bellwire_test_locked", "bellwire_test_login", "bellwire_test_nobody"):
             conn.execute(f"DROP ROLE IF EXISTS {name}".encode())
             conn.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'another'".encode())
         conn.execute("GRANT bellwire_application TO bellwire_test_login")
@@ -203,13 +257,13 @@ def roles(database: Database) -> Iterator[None]:
         if not database.server.controllable:
             # Somebody else's server: its rules are not ours to change.
             yield
-            conn.execute("DROP ROLE bellwire_test_locked, bellwire_test_login")
+            conn.execute("DROP ROLE bellwire_test_locked, bellwire_test_login, bellwire_test_nobody")
             return
         rules = _hba(conn)
         _write_hba(conn, "host all bellwire_test_locked all scram-sha-256\n" + rules)
         yield
         _write_hba(conn, rules)
-        conn.execute("DROP ROLE bellwire_test_locked, bellwire_test_login")
+        conn.execute("DROP ROLE bellwire_test_locked, bellwire_test_login, bellwire_test_nobody")
 
 
 def _hba(conn: psycopg.Connection[object]) -> str:

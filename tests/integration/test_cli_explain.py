@@ -1,6 +1,7 @@
 """What `explain` and `doctor` say of standings made by plain SQL: a job that waits has a reason (G1, G9)."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -222,6 +223,8 @@ def test_retried_and_failed(conn: Conn, told: Callable[[object], Explanation]) -
         )
         if told(job).headline.endswith("scheduled (retry)"):
             assert "the backoff (mail_down)" in told(job).reasons[0].text
+            line = told(job).history[-1]
+            assert re.search(r": ran \d+ m?s, failed: mail_down, no answer; next try .* \(in ", line), line
     answer = told(job)
     assert codes(answer) == ["failed", "last_error"]
     assert answer.reasons[0].text.endswith(": exhausted")

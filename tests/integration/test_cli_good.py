@@ -180,6 +180,7 @@ def test_submit_by_the_class_and_by_text(bellwire: Command, shop: Callable[..., 
         code, text = bellwire(
             "submit",
             "greet",
+            "--no-key",
             "--payload",
             "{}",
             "--job-id",

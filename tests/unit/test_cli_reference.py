@@ -65,7 +65,7 @@ def test_exit_codes() -> None:
 
 
 def test_json_stands_beside_every_table() -> None:
-    tables = {"apply", "submit", "jobs list", "jobs show", "jobs cancel", "explain", "doctor"}
+    tables = {"apply", "submit", "jobs list", "jobs show", "jobs cancel", "jobs redrive", "explain", "doctor"}
     for name, command in COMMANDS.items():
         has = any("--json" in parameter.opts for parameter in command.params)
         assert has == (name.removeprefix("bellwire ") in tables), name
@@ -81,3 +81,9 @@ def test_help_imports_nothing_heavy() -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stderr == "[]\n"
     assert "doctor" in ended.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_flag_is_not_said_to_take_a_value(name: str) -> None:
+    flags = [p for p in COMMANDS[name].params if getattr(p, "is_flag", False) and p.opts != ["--help"]]
+    assert {flag.name: flag.metavar for flag in flags} == {flag.name: "" for flag in flags}

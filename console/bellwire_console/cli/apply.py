@@ -18,7 +18,8 @@ def apply(
     app: AppPath,
     database_url: DatabaseUrl = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only show the difference; exit with 1 if there is one.")
+        bool,
+        typer.Option("--check", metavar="", help="Only show the difference; exit with 1 if there is one."),
     ] = False,
     actor: Actor = None,
     json: Json = False,
@@ -64,6 +65,7 @@ def _show(changes: list[Any], name: str, *, applied: bool, json: bool) -> None:
         ("kind", "action", "setting", "in the database", "declared"),
         rows,
         empty=f"nothing to do: the database has what {name} declares",
+        prose=("in the database", "declared"),
     )
     if changes:
         print_lines(

@@ -28,7 +28,7 @@ app.command("doctor")(doctor.doctor)
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Say which version this is."),
+    version: bool = typer.Option(False, "--version", metavar="", help="Say which version this is."),
 ) -> None:
     if version:
         from importlib.metadata import version as version_of

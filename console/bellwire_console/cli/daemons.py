@@ -7,6 +7,7 @@ import typer
 from bellwire_console.cli.exits import Exit, Failure
 from bellwire_console.cli.loading import declared, load_app
 from bellwire_console.cli.options import AppPath, DatabaseUrl, HealthPort, LogFormat, LogLevel
+from bellwire_console.cli.parsing import did_you_mean
 from bellwire_console.cli.session import address
 
 __all__ = ["consumer", "relay"]
@@ -67,7 +68,8 @@ def consumer(
     for kind in kinds or ():
         if kind not in known:
             raise Failure(
-                Exit.USAGE, f"{app} has no handler for {kind}; it has: {', '.join(known) or 'none'}"
+                Exit.USAGE,
+                f"{app} has no handler for {did_you_mean(kind, known)}; it has: {', '.join(known) or 'none'}",
             )
     import asyncio
 

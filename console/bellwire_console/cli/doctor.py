@@ -17,7 +17,10 @@ _SIGNS = {"ok": "ok", "note": "note", "wrong": "WRONG"}
 def doctor(
     *,
     data: Annotated[
-        bool, typer.Option("--data", help="Also check the invariants of every row; reads whole tables.")
+        bool,
+        typer.Option(
+            "--data", metavar="", help="Also check the invariants of every row; reads whole tables."
+        ),
     ] = False,
     database_url: DatabaseUrl = None,
     json: Json = False,

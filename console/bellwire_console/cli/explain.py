@@ -26,7 +26,8 @@ def explain(
     if not answers:
         raise Failure(
             Exit.FOUND,
-            f"nothing here is called {target}: no job, no kind, and no tenant with work that is not finished",
+            f"nothing here is called {target}: no job, no kind, and no tenant with unfinished work or "
+            "with one of the newest 100,000 jobs",
         )
     if json:
         print_json({"explanations": answers})

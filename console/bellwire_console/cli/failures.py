@@ -3,6 +3,8 @@
 An error that is not known here is a bug, and keeps its traceback.
 """
 
+from collections.abc import Sequence
+
 import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
@@ -20,11 +22,30 @@ _REFUSALS = ("password authentication failed", "no password supplied", "no pg_hb
 _ADDRESS = "postgresql://user:password@host:5432/name"
 
 
-def failure_of(error: BaseException) -> Failure | None:
-    """The failure for an error that is known, else None."""
+# Which role may what, by command. The daemons say their own.
+_READER = "connect as a member of bellwire_viewer or bellwire_operator (GRANT bellwire_viewer TO you)"
+_ACTOR = "connect as a member of bellwire_operator (GRANT bellwire_operator TO you)"
+_MIGRATOR = (
+    "connect as the owner of the schema bellwire; the first time, as a role with CREATEROLE "
+    "and with CREATE on the database"
+)
+_MENDS = {
+    ("migrate",): _MIGRATOR,
+    ("dev",): _MIGRATOR,
+    ("apply",): _ACTOR,
+    ("submit",): _ACTOR,
+    ("jobs", "cancel"): _ACTOR,
+    ("jobs", "redrive"): _ACTOR,
+}
+
+
+def failure_of(error: BaseException, arguments: Sequence[str] = ()) -> Failure | None:
+    """The failure for an error that is known, else None. `arguments`: the command line that met it."""
     if hasattr(error, "format_message") and not isinstance(error, BellwireError):
         # typer's own: a misspelt option, a value that does not parse.
-        return Failure(Exit.USAGE, f"{error.format_message()} See 'bellwire --help'.")
+        said = error.format_message().rstrip(".").replace(": Input should be ", ": it must be ")
+        command = getattr(getattr(error, "ctx", None), "command_path", "bellwire")
+        return Failure(Exit.USAGE, f"{said}. See '{command} --help'.")
     if isinstance(error, DBAPIError) and isinstance(error.orig, psycopg.Error):
         error = error.orig
     match error:
@@ -37,7 +58,7 @@ def failure_of(error: BaseException) -> Failure | None:
         case BellwireError():
             return Failure(Exit.FOUND, f"{error} ({error.docs})")
         case psycopg.Error():
-            return _database(error)
+            return _database(error, arguments)
         case ModuleNotFoundError() if error.name is not None:
             return _missing(error.name)
         case _:
@@ -68,7 +89,7 @@ def unreachable(error: psycopg.Error, url: str) -> Failure:
     )
 
 
-def _database(error: psycopg.Error) -> Failure | None:
+def _database(error: psycopg.Error, arguments: Sequence[str]) -> Failure | None:
     said = redact(error.diag.message_primary or str(error))
     hint = f"; {error.diag.message_hint}" if error.diag.message_hint else ""
     match error:
@@ -77,11 +98,9 @@ def _database(error: psycopg.Error) -> Failure | None:
                 Exit.INSTALLATION, f"{said}: the schema is missing or behind; run 'bellwire migrate'"
             )
         case pg.InsufficientPrivilege():
-            mend = hint or (
-                "; connect as a member of bellwire_operator or bellwire_viewer "
-                "(GRANT bellwire_operator TO you), or as the owner"
-            )
-            return Failure(Exit.INSTALLATION, f"{said}{mend}")
+            named = (words for n in (1, 2) if (words := tuple(arguments[:n])) in _MENDS)
+            mend = _MENDS.get(next(named, ()), _READER)
+            return Failure(Exit.INSTALLATION, f"{said}{hint or f'; {mend}'}")
         case pg.LockNotAvailable():
             return Failure(
                 Exit.UNREACHABLE,

@@ -1,18 +1,21 @@
-"""`bellwire jobs list | show | cancel`."""
+"""`bellwire jobs list | show | cancel | redrive`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bellwire_console.cli.exits import Exit, Failure
 from bellwire_console.cli.options import Actor, DatabaseUrl, Json
 from bellwire_console.cli.output import ago, print_json, print_lines, print_table
-from bellwire_console.cli.parsing import identifier
+from bellwire_console.cli.parsing import did_you_mean, identifier
 from bellwire_console.cli.session import actor_or_me, reading, writing
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look at jobs, and cancel them.", no_args_is_help=False)
+app = typer.Typer(help="Look at jobs, cancel them, and send failed ones back to work.", no_args_is_help=False)
 
 JobId = Annotated[str, typer.Argument(metavar="JOB")]
 
@@ -26,7 +29,7 @@ def list_jobs(
             "--state", metavar="STATE", help="Only this state; may be repeated.", show_default=False
         ),
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="The same as --state failed.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", metavar="", help="The same as --state failed.")] = False,
     kind: Annotated[str | None, typer.Option("--kind", help="Only this kind.", show_default=False)] = None,
     tenant: Annotated[
         str | None, typer.Option("--tenant", help="Only this tenant.", show_default=False)
@@ -59,6 +62,11 @@ def list_jobs(
     for name in states:
         if name not in STATES:
             raise Failure(Exit.USAGE, f"--state: there is no state {name!r}; there are {', '.join(STATES)}")
+    if failed and set(states) != {"failed"}:
+        others = ", ".join(name for name in states if name != "failed")
+        raise Failure(
+            Exit.USAGE, f"--failed and --state {others} contradict each other: write --state for each state"
+        )
     page = None if before is None else identifier("--before", before)
     if group_by is not None:
         if group_by != "error":
@@ -73,27 +81,31 @@ def list_jobs(
         lines = reads.list_jobs(
             connection, states=states, kind=kind, tenant=tenant, error=error, before=page, limit=limit
         )
+        if not lines:
+            _must_be_known(connection, kind)
         now = reads.now(connection)
     more = lines[-1].id if len(lines) == limit else None
     if json:
         print_json({"jobs": lines, "next_before": more})
         return
     print_table(
-        ("id", "kind", "tenant", "key", "state", "attempt", "run at", "last error"),
+        ("id", "kind", "state", "why", "last error", "attempt", "run at", "tenant", "key"),
         [
             (
                 line.id,
                 f"{line.kind} v{line.version}",
-                line.tenant,
-                line.label,
-                f"{line.state} ({line.reason})" if line.reason else line.state,
+                line.state,
+                line.reason,
+                line.last_code,
                 line.attempt,
                 ago(line.run_at, now),
-                line.last_code,
+                line.tenant,
+                line.key,
             )
             for line in lines
         ],
         empty="no such jobs",
+        drop=("attempt", "run at", "why", "key", "tenant", "last error"),
     )
     if more is not None:
         print_lines(f"older ones: --before {more}")
@@ -112,6 +124,8 @@ def _groups(
 
     with reading(database_url) as connection:
         groups = reads.group_failed(connection, kind=kind, tenant=tenant, error=error, limit=limit)
+        if not groups:
+            _must_be_known(connection, kind)
         now = reads.now(connection)
     if json:
         print_json({"groups": groups})
@@ -123,6 +137,8 @@ def _groups(
             for g in groups
         ],
         empty="no failed jobs",
+        prose=("its message",),
+        drop=("oldest", "newest", "its message"),
     )
 
 
@@ -145,7 +161,7 @@ def show(*, job: JobId, database_url: DatabaseUrl = None, json: Json = False) ->
         for name in found.__dataclass_fields__
         if name not in ("attempts", "effects") and (value := getattr(found, name)) not in (None, "", False, 0)
     ]
-    print_table(("job", str(job_id)), facts[1:], empty="")
+    print_table(("job", str(job_id)), facts[1:], empty="", prose=(str(job_id),))
     print_table(
         ("attempt", "outcome", "error", "message", "started", "took", "consumer", "host"),
         [
@@ -162,12 +178,15 @@ def show(*, job: JobId, database_url: DatabaseUrl = None, json: Json = False) ->
             for line in found.attempts
         ],
         empty="no attempt yet",
+        prose=("message",),
+        drop=("host", "consumer", "took"),
     )
     if found.effects:
         print_table(
             ("effect", "status", "attempt", "their id", "written"),
             [(e.name, e.status, e.attempt, e.remote_id, ago(e.written_at, now)) for e in found.effects],
             empty="",
+            drop=("written", "attempt"),
         )
 
 
@@ -196,6 +215,60 @@ def cancel(
         print_table(("job", "outcome"), list(outcomes.items()), empty="")
     if missing:
         raise _unknown(*missing)
+
+
+@app.command("redrive")
+def redrive(
+    *,
+    job: Annotated[list[str], typer.Argument(metavar="JOB...")],
+    reason: Annotated[str, typer.Option("--reason", help="Kept in the audit.")],
+    actor: Actor = None,
+    database_url: DatabaseUrl = None,
+    json: Json = False,
+) -> None:
+    """Send failed or cancelled jobs back to work: the same ids, with all their attempts before them again.
+
+    Each job is judged alone, and those that may go do; exit with 1 if one was refused.
+    """
+    from bellwire_schema import transitions
+    from bellwire_schema.connection import driver
+
+    ids = list(dict.fromkeys(identifier("JOB", text) for text in job))
+    with writing(database_url) as connection:
+        told = transitions.redrive(driver(connection), ids, actor=actor_or_me(actor), reason=reason)
+    if json:
+        print_json({"jobs": [one._asdict() for one in told]})
+    else:
+        print_table(
+            ("job", "outcome", "why not"),
+            [
+                (one.job_id, one.outcome, _REFUSED.get(one.outcome, "").format(holder=one.holder))
+                for one in told
+            ],
+            empty="",
+            prose=("why not",),
+        )
+    if any(one.outcome != "redriven" for one in told):
+        raise typer.Exit(Exit.FOUND)
+
+
+_REFUSED = {
+    "not_found": "there is no such job here: it was pruned, or the database is another one",
+    "not_redrivable": "only failed and cancelled jobs are redriven",
+    "payload_gone": "its payload was cleared: submit the work anew",
+    "key_taken": "job {holder} has its key",
+}
+
+
+def _must_be_known(connection: "Connection", kind: str | None) -> None:
+    """An empty page for a misspelt kind looks as if all were well."""
+    from bellwire_schema import reads
+
+    if kind is not None and not reads.is_kind(connection, kind):
+        known = reads.kind_names(connection)
+        raise Failure(
+            Exit.USAGE, f"no kind is called {did_you_mean(kind, known)}: nobody applied or submitted it"
+        )
 
 
 def _unknown(*job_ids: object) -> Failure:

@@ -22,6 +22,7 @@ def load_app(path: str) -> "App[Any]":
     if not (module_name and colon and attribute) or not all(p.isidentifier() for p in module_name.split(".")):
         raise Failure(Exit.USAGE, f"--app takes module:attribute, such as shop.work:app, not {path!r}")
     from bellwire_consumer.app import App
+    from bellwire_outbox import Job
 
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -46,6 +47,10 @@ def load_app(path: str) -> "App[Any]":
             apps = sorted(n for n, value in vars(module).items() if isinstance(value, App))
             instead = f"it has {', '.join(f'{module_name}:{n}' for n in apps)}" if apps else "it holds no App"
             raise Failure(Exit.APP, f"{module_name} has no attribute {attribute}; {instead}") from None
+    if isinstance(found, type) and issubclass(found, Job):
+        apps = sorted(f"{module_name}:{n}" for n, value in vars(module).items() if isinstance(value, App))
+        instead = f": {', '.join(apps)}" if apps else ""
+        raise Failure(Exit.APP, f"{path} is a Job class, not an App; name the module's App{instead}")
     if not isinstance(found, App):
         raise Failure(Exit.APP, f"{path} is a {type(found).__name__}, not a bellwire.consumer.App")
     return found

@@ -14,9 +14,11 @@ __all__ = ["migrate"]
 def migrate(
     *,
     database_url: DatabaseUrl = None,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the whole SQL for psql, and do nothing.")] = False,
+    sql: Annotated[
+        bool, typer.Option("--sql", metavar="", help="Print the whole SQL for psql, and do nothing.")
+    ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Do nothing; exit with 4 if something is behind.")
+        bool, typer.Option("--check", metavar="", help="Do nothing; exit with 4 if something is behind.")
     ] = False,
     wait: Annotated[
         float,

@@ -38,7 +38,7 @@ OptionalAppPath = Annotated[
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="JSON instead of a table.")]
 Actor = Annotated[
     str | None,
     typer.Option(

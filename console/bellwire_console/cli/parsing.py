@@ -1,12 +1,17 @@
 """What people type for times and ids, read strictly: a misread time runs work at the wrong hour."""
 
 import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import TypeVar
 from uuid import UUID
 
 from bellwire_console.cli.exits import Exit, Failure
 
-__all__ = ["duration", "identifier", "instant"]
+__all__ = ["did_you_mean", "duration", "identifier", "instant", "within"]
+
+_Moment = TypeVar("_Moment", datetime, timedelta)
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -32,6 +37,28 @@ def instant(option: str, text: str) -> datetime:
     if found.utcoffset() is None:
         raise Failure(Exit.USAGE, f"{option}: {text} names no offset: add +02:00, or Z for UTC")
     return found
+
+
+def within(option: str, text: str, found: _Moment) -> _Moment:
+    """The same, refused outside the calendar that the library takes."""
+    from bellwire_outbox.config import LONGEST
+    from bellwire_outbox.submission import EARLIEST, LATEST
+
+    if isinstance(found, datetime):
+        if not EARLIEST <= found <= LATEST:
+            raise Failure(
+                Exit.USAGE,
+                f"{option}: {text} must lie between the years {EARLIEST.year} and {LATEST.year}",
+            )
+    elif found > LONGEST:
+        raise Failure(Exit.USAGE, f"{option}: {text} must be at most {LONGEST.days} days")
+    return found
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The name that was not found, with the one it is nearest to."""
+    near = get_close_matches(name, sorted(known), n=1)
+    return f"{name} (did you mean {near[0]}?)" if near else name
 
 
 def identifier(option: str, text: str) -> UUID:

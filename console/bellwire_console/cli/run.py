@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         from bellwire_console.cli.failures import failure_of
 
-        known = failure_of(error)
+        known = failure_of(error, arguments)
         if known is None:
             raise
         return _say(known)

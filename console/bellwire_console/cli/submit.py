@@ -2,7 +2,6 @@
 
 import json as json_text
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ from bellwire_console.cli.exits import Exit, Failure
 from bellwire_console.cli.loading import load_app
 from bellwire_console.cli.options import DatabaseUrl, Json, OptionalAppPath
 from bellwire_console.cli.output import print_json, print_lines
-from bellwire_console.cli.parsing import duration, identifier, instant
+from bellwire_console.cli.parsing import did_you_mean, duration, identifier, instant, within
 from bellwire_console.cli.session import writing
 
 if TYPE_CHECKING:
@@ -45,11 +44,19 @@ def submit(
         typer.Option("--version", metavar="N", help="Of the payload; by default the newest applied.", min=1),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", help="The key's text, without --app.")] = None,
+    no_key: Annotated[
+        bool,
+        typer.Option(
+            "--no-key", metavar="", help="Without --app: a job of its own, even where another is the same."
+        ),
+    ] = False,
     unique_until: Annotated[
         str | None,
         typer.Option("--unique-until", metavar="WHEN", help="Beside --key: started, finished or pruned."),
     ] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Whose work it is, without --app.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Whose work it is, without --app; by default nobody's.")
+    ] = None,
     priority: Annotated[
         int | None, typer.Option("--priority", help="-100 to 100, higher is sooner.", min=-100, max=100)
     ] = None,
@@ -68,15 +75,22 @@ def submit(
         ),
     ] = None,
     unapplied: Annotated[
-        bool, typer.Option("--unapplied", help="Accept a kind that nobody applied yet; it waits.")
+        bool,
+        typer.Option(
+            "--unapplied", metavar="", help="Accept a kind or version that nobody applied yet; it waits."
+        ),
     ] = False,
     database_url: DatabaseUrl = None,
     json: Json = False,
 ) -> None:
-    """Submit one job. With --app its class checks the payload, and gives key, tenant and version."""
+    """Submit one job. With --app its class checks the payload, and gives key, tenant and version.
+
+    Without it nothing is known of the class's key: give --key with --unique-until, or --no-key.
+    """
+    _is_kind(kind)
     parsed = _payload(payload)
-    delay = None if run_in is None else duration("--run-in", run_in)
-    at = None if run_at is None else instant("--run-at", run_at)
+    delay = None if run_in is None else within("--run-in", run_in, duration("--run-in", run_in))
+    at = None if run_at is None else within("--run-at", run_at, instant("--run-at", run_at))
     own_id = None if job_id is None else identifier("--job-id", job_id)
     if at is not None and delay is not None:
         raise Failure(Exit.USAGE, "--run-at and --run-in say two things about one time: give one of them")
@@ -91,8 +105,11 @@ def submit(
         "version": None if version is None else str(version),
     }
     job = None
-    if app is not None:
+    if app is None:
+        _says_its_key(key, no_key=no_key)
+    else:
         given = [f"--{name.replace('_', '-')}" for name, value in contract.items() if value is not None]
+        given += ["--no-key"] if no_key else []
         if given:
             raise Failure(Exit.USAGE, f"with --app the job's class decides {', '.join(given)}: leave it out")
         job = _of_class(app, kind, parsed)
@@ -106,7 +123,7 @@ def submit(
         "job_id": None if own_id is None else str(own_id),
     }
     with writing(database_url) as connection:
-        newest = _applied(connection, kind, unapplied=unapplied)
+        newest = _applied(connection, kind, version, unapplied=unapplied)
         if job is not None:
             import bellwire_outbox
 
@@ -114,11 +131,33 @@ def submit(
                 connection, job, job_id=own_id, run_at=at, run_in=delay, priority=priority
             )
         else:
-            receipt = _try_submit(connection, {**arguments, "version": arguments["version"] or str(newest)})
+            receipt = _try_submit(connection, {**arguments, "version": str(newest)})
     if json:
         print_json(receipt)
     else:
         print_lines(f"{receipt.outcome} {receipt.job_id} ({receipt.state})")
+
+
+def _is_kind(kind: str) -> None:
+    from bellwire_outbox.config import KIND
+
+    if KIND.fullmatch(kind) is None:
+        raise Failure(
+            Exit.USAGE, f"KIND: {kind!r} is no kind: it is [a-z][a-z0-9_.]{{0,62}}, such as render_statement"
+        )
+
+
+def _says_its_key(key: str | None, *, no_key: bool) -> None:
+    """The key is the class's: a job that silently goes without it is the same work a second time."""
+    if key is not None and no_key:
+        raise Failure(Exit.USAGE, "--key and --no-key contradict each other: give one of them")
+    if key is None and not no_key:
+        raise Failure(
+            Exit.USAGE,
+            "without the class nothing gives the job its key, and the work could be done twice: give --app "
+            "MODULE:ATTRIBUTE, or --key TEXT with --unique-until WHEN, or --no-key (and --tenant TEXT, where "
+            "the class has a tenant)",
+        )
 
 
 def _try_submit(connection: "Connection", arguments: dict[str, str | None]) -> "Receipt":
@@ -168,7 +207,7 @@ def _of_class(app: str, kind: str, payload: dict[str, Any]) -> "Job":
 
     handlers = load_app(app).handlers()
     if kind not in handlers:
-        raise Failure(Exit.FOUND, f"{app} has no handler for {_did_you_mean(kind, sorted(handlers))}")
+        raise Failure(Exit.USAGE, f"{app} has no handler for {did_you_mean(kind, handlers)}")
     handler, _ = handlers[kind]
     job: Job = decode(handler.job_class, payload)
     return job
@@ -191,25 +230,30 @@ def _text(kind: str, payload: dict[str, Any]) -> str:
     return text
 
 
-def _applied(connection: "Connection", kind: str, *, unapplied: bool) -> int:
-    """The newest version applied. A kind that nobody applied would wait for ever: it is taken for a slip."""
+def _applied(connection: "Connection", kind: str, version: int | None, *, unapplied: bool) -> int:
+    """The version to submit: the one given, or the newest applied.
+
+    A kind or version that nobody applied would wait for ever: it is taken for a slip.
+    """
     from sqlalchemy import select
 
     from bellwire_schema.tables import kind as kinds
 
     rows = connection.execute(select(kinds.c.name, kinds.c.versions))
     known: dict[str, list[int]] = {row.name: row.versions for row in rows}
-    if kind in known:
-        return int(max(known[kind]))
-    if unapplied:
-        return 1
-    raise Failure(
-        Exit.FOUND,
-        f"nobody applied the kind {_did_you_mean(kind, sorted(known))}; "
-        "run 'bellwire apply' first, or give --unapplied",
-    )
-
-
-def _did_you_mean(kind: str, known: list[str]) -> str:
-    near = get_close_matches(kind, known, n=1)
-    return f"{kind} (did you mean {near[0]}?)" if near else kind
+    if unapplied and (kind not in known or version is not None):
+        return version or 1
+    if kind not in known:
+        raise Failure(
+            Exit.USAGE,
+            f"nobody applied the kind {did_you_mean(kind, known)}; "
+            "run 'bellwire apply' first, or give --unapplied",
+        )
+    if version is not None and version not in known[kind]:
+        there = ", ".join(map(str, sorted(known[kind])))
+        raise Failure(
+            Exit.USAGE,
+            f"--version: nobody applied version {version} of {kind}; applied: {there}; "
+            "run 'bellwire apply' first, or give --unapplied",
+        )
+    return version or int(max(known[kind]))
