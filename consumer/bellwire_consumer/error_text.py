@@ -52,8 +52,9 @@ def place_of(error: BaseException) -> str | None:
     step = error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
-        module = str(step.tb_frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in _OURS and not code.co_filename.startswith("<frozen"):
+        module = step.tb_frame.f_globals.get("__name__")
+        ours = isinstance(module, str) and module.partition(".")[0] in _OURS
+        if not ours and not code.co_filename.startswith("<frozen"):
             library = (code, step.tb_lineno)
             if not code.co_filename.startswith(_LIBRARIES):
                 own = library

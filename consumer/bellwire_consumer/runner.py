@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from bellwire_consumer.app import Hook
 from bellwire_consumer.attempt import AnyAttempt, AsyncAttempt, Attempt
-from bellwire_consumer.error_text import message_of, storable
+from bellwire_consumer.error_text import message_of, place_of, storable
 from bellwire_consumer.forked import end_if_forked
 from bellwire_consumer.handler import Handler
 from bellwire_consumer.lease import Lease
@@ -140,6 +140,7 @@ class Runner:
         if not (debug or self._tell_failures):
             return
         told = {"kind": lease.kind, "job_id": str(lease.job_id), "attempt": lease.row.attempt}
+        told["place"] = place_of(error)
         if debug:
             # Where, and the bounded text: a traceback would carry the exception's whole text, however long.
             told["where"] = "".join(traceback.format_tb(error.__traceback__, limit=-5))

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from bellwire_consumer import App, AsyncAttempt
-from bellwire_schema.errors import ConfigError
+from bellwire_schema.errors import ConfigError, RetryableError
 from bellwire_testkit.databases import Database
 from bellwire_testkit.processes import Process, Processes
 from tests.integration.consumer_stage import (
@@ -128,6 +128,23 @@ async def test_a_lifespan_that_gives_no_context_manager_is_refused(database: Dat
     with pytest.raises(ConfigError, match="gave a int, no context manager"):
         async with consumer_on(database, app):
             pass
+
+
+async def test_a_declared_failure_keeps_its_text_and_logs_its_place(database: Database, conn: Conn) -> None:
+    app: App[Any] = App("shop")
+
+    @app.handler(Work)
+    async def work(job: Work, attempt: AsyncAttempt[None]) -> None:
+        raise RetryableError("mail_down")
+
+    with structlog.testing.capture_logs() as logs:
+        async with consumer_on(database, app, log_failures=True) as consumer:
+            (job_id,) = submit_jobs(conn, Work())
+            admit(conn)
+            await consumer.run_once()
+    assert [past.message for past in history(conn, job_id)] == ["mail_down"]
+    (line,) = [line for line in logs if line["event"] == "attempt failed"]
+    assert line["place"].startswith("test_consumer_start.py:")
 
 
 @pytest.mark.parametrize("said", [False, True])
