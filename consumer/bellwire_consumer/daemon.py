@@ -183,7 +183,7 @@ class Consumer:
     # --- start and stop ---
 
     async def _open(self) -> None:
-        found = await self.back.run(inspect)
+        found = await self.back.run(lambda conn: inspect(conn, calls="claim"))
         self.installation = found.id
         longest = await self.back.run(
             lambda conn: longest_lease(conn, app=self._app.name, policies=self._policies)

@@ -243,7 +243,7 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event) -> int:
         await reach_database(relay.front, within=settings.startup_timeout.total_seconds(), stop=stop)
         if stop.is_set():
             return Exit.OK
-        found = await relay.front.run(inspect)
+        found = await relay.front.run(lambda conn: inspect(conn, calls="admit"))
         relay.recovery.server_started(found.server_age)
         log.info("relay started", relay=str(relay.identity.relay), installation=str(found.id))
         watch = asyncio.ensure_future(_close_listener(relay, stop))

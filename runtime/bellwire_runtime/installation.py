@@ -50,6 +50,12 @@ _IDENTITY = """
            inet_server_addr() IS NULL
       FROM bellwire.installation i
 """
+# Without this a daemon that was given a reader's role would start, and fail at every pass.
+_MAY = """
+    SELECT bool_and(has_function_privilege(p.oid, 'EXECUTE')) FROM pg_proc p
+     WHERE p.pronamespace = 'bellwire'::regnamespace AND p.proname = %s
+"""
+_ROLES = {"admit": "bellwire_relay", "claim": "bellwire_consumer"}
 
 
 @dataclass(frozen=True)
@@ -86,8 +92,11 @@ async def reach_database(connection: SupervisedConnection, *, within: float, sto
             return
 
 
-async def inspect(conn: Connection) -> Installation:
-    """Look, warn, or raise `NotInstalled`, `MigrationBehind` or `ConfigError`, in one line with its mend."""
+async def inspect(conn: Connection, *, calls: str) -> Installation:
+    """Look, warn, or raise `NotInstalled`, `MigrationBehind` or `ConfigError`, in one line with its mend.
+
+    `calls`: the function in schema bellwire that this daemon cannot do without.
+    """
     needed = head()
     try:
         row = await (await conn.execute(_IDENTITY)).fetchone()
@@ -103,6 +112,11 @@ async def inspect(conn: Connection) -> Installation:
     identity, revision, user, database, age, over_socket = row
     if revision < needed:
         raise MigrationBehind(revision, needed)
+    if (await (await conn.execute(_MAY, (calls,))).fetchone()) != (True,):
+        raise NotInstalled(
+            f"BELLWIRE_DATABASE_URL: role {user} may not call bellwire.{calls}: log in as "
+            f"{_ROLES[calls]}, or as a member of it"
+        )
     rows = await (await conn.execute(_SETTINGS)).fetchall()
     _look_at_settings(dict(rows), user, database, over_socket=over_socket)
     return Installation(id=identity, revision=revision, server_age=age)

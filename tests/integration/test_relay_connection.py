@@ -14,7 +14,7 @@ from psycopg import errors as pg
 
 from bellwire_runtime import database as module
 from bellwire_runtime.database import Abandoned, Connection, SupervisedConnection
-from bellwire_runtime.installation import inspect, reach_database
+from bellwire_runtime.installation import Installation, inspect, reach_database
 from bellwire_schema.errors import ConfigError, MigrationBehind, NotInstalled
 from bellwire_testkit.databases import Database
 from bellwire_testkit.proxy import Proxy
@@ -184,19 +184,30 @@ async def test_a_refused_login_is_no_outage(database: Database) -> None:
         await reach_database(supervised(url), within=30, stop=asyncio.Event())
 
 
+async def _inspect(conn: Connection) -> Installation:
+    return await inspect(conn, calls="admit")
+
+
+async def test_a_role_of_the_other_daemon_is_refused(database: Database) -> None:
+    connection = supervised(database.url_as("bellwire_consumer"))
+    with pytest.raises(NotInstalled, match="may not call bellwire.admit: log in as bellwire_relay"):
+        await connection.run(_inspect)
+    await connection.close()
+
+
 async def test_the_installation_is_looked_at(
     database: Database, conn: Conn, postgres: PostgresServer
 ) -> None:
     connection = supervised(database.url_as("bellwire_relay"))
     with structlog.testing.capture_logs() as lines:
-        found = await connection.run(inspect)
+        found = await connection.run(_inspect)
     assert lines == [], "migrate gave the role its settings"
     assert (found.id,) == conn.execute("SELECT id FROM bellwire.installation").fetchone()
     await connection.close()
 
     owner = supervised(database.url)
     with structlog.testing.capture_logs() as lines:
-        await owner.run(inspect)
+        await owner.run(_inspect)
     assert "idle_in_transaction_session_timeout" in lines[0]["settings"]
     assert "ALTER ROLE" in lines[0]["mend"]
     await owner.close()
@@ -204,12 +215,12 @@ async def test_the_installation_is_looked_at(
     conn.execute("UPDATE bellwire.alembic_version SET version_num = '0000'")
     behind = supervised(database.url_as("bellwire_relay"))
     with pytest.raises(MigrationBehind, match="bellwire migrate"):
-        await behind.run(inspect)
+        await behind.run(_inspect)
     await behind.close()
 
     nothing = supervised(postgres.url)
     with pytest.raises(NotInstalled, match="bellwire migrate"):
-        await nothing.run(inspect)
+        await nothing.run(_inspect)
     await nothing.close()
 
 
@@ -221,7 +232,7 @@ async def test_another_isolation_level_is_refused(database: Database, conn: Conn
     connection = supervised(database.url_as("picky"))
     try:
         with pytest.raises(ConfigError, match="the daemons need read committed"):
-            await connection.run(inspect)
+            await connection.run(_inspect)
     finally:
         await connection.close()
         conn.execute("DROP ROLE picky")
