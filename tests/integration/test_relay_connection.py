@@ -190,7 +190,7 @@ async def _inspect(conn: Connection) -> Installation:
 
 async def test_a_role_of_the_other_daemon_is_refused(database: Database) -> None:
     connection = supervised(database.url_as("bellwire_consumer"))
-    with pytest.raises(NotInstalled, match="may not call bellwire.admit: log in as bellwire_relay"):
+    with pytest.raises(NotInstalled, match=r"may not call bellwire\.admit: log in as bellwire_relay"):
         await connection.run(_inspect)
     await connection.close()
 
