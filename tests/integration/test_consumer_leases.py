@@ -382,7 +382,8 @@ async def test_a_row_locked_by_an_application_is_busy_not_lost(database: Databas
         (job_id,) = submit_jobs(conn, Work())
         admit(conn)
         once = asyncio.ensure_future(consumer.run_once())
-        await until(lambda: job(conn, job_id).state == "running", "the attempt to run")
+        # Not the row: that is there before the answer is.
+        await until(lambda: len(consumer.slots.snapshot()) == 1, "the attempt to run")
         with database.connect(autocommit=False) as other:
             other.execute("SELECT 1 FROM bellwire.job WHERE id = %s FOR UPDATE", (job_id,))
             (lease,) = consumer.slots.snapshot()
