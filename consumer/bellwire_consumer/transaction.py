@@ -67,6 +67,7 @@ class Staged:
         self._result: str | None = None
         self._checkpoint: str | None = None
         self._isolation = "read committed"
+        self._since: str | None = None
 
     def complete(self, result: object = None) -> None:
         """The job is done once this block commits. `result` is JSON; raises `ResultInvalid` if it is none."""
@@ -87,7 +88,7 @@ class Staged:
             "begin_attempt",
             arguments,  # type: ignore[arg-type]  # a tuple of literals, inferred as plain strings
             writes=True,
-            columns="f AS ours, current_setting('transaction_isolation') AS isolation",
+            columns=f"f AS ours, current_setting('transaction_isolation') AS isolation, {_SINCE}",
         )
 
     def _begun(self, rows: list[dict[str, Any]]) -> None:
@@ -98,6 +99,7 @@ class Staged:
                 "commit together"
             )
         self._isolation = row["isolation"]
+        self._since = row["since"]
 
     @property
     def _above_read_committed(self) -> bool:
@@ -114,16 +116,19 @@ class Staged:
             )
         job = ("p_id", "uuid", str(lease.job_id))
         token = ("p_token", "uuid", str(lease.token))
+        since = ("p_since", "text", self._since)
         if self._completes:
             attempt = ("p_attempt", "uuid", str(lease.id))
             result = ("p_result", "jsonb", self._result)
-            return _call("complete", job, token, attempt, result)
+            return _call("complete", job, token, attempt, result, since)
         if self._checkpoint is not None:
-            return _call("checkpoint", job, token, ("p_checkpoint", "jsonb", self._checkpoint))
-        return _call("hold_token", job, token)
+            return _call("checkpoint", job, token, ("p_checkpoint", "jsonb", self._checkpoint), since)
+        return _call("hold_token", job, token, since)
 
     def _ended(self, rows: list[dict[str, Any]]) -> None:
         (row,) = rows
+        if row["answer"] in ("outside", None):
+            raise ConfigError(_ENDED_INSIDE)
         if row["answer"] not in ("settled", True):
             raise LeaseLost(f"attempt {self._lease.id} of job {self._lease.job_id} no longer owns it")
 
@@ -135,10 +140,14 @@ class Staged:
 
     def _same(self, before: object, after: object) -> None:
         if before is not after and before != after:
-            raise ConfigError(
-                "the transaction was committed or rolled back inside attempt.transaction(): the block's end "
-                "does that"
-            )
+            raise ConfigError(_ENDED_INSIDE)
+
+
+_ENDED_INSIDE = (
+    "the transaction was committed or rolled back inside attempt.transaction(): the block's end does that"
+)
+# The same in one transaction, another in the next.
+_SINCE = "extract(epoch FROM transaction_timestamp())::text AS since"
 
 
 def _call(function: str, *arguments: tuple[str, Any, str | None]) -> Call:

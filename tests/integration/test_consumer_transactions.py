@@ -301,6 +301,29 @@ async def test_a_commit_inside_the_block_is_noticed(database: Database, conn: Co
     assert ended.status == "settled"
 
 
+@pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT"])
+async def test_an_end_by_plain_sql_inside_the_block_is_noticed(
+    database: Database, conn: Conn, ending: str
+) -> None:
+    """No driver sees it; the success would else be committed without the rows, or after them."""
+    caught: list[BellwireError] = []
+
+    async def handler(job: Work, attempt: AsyncAttempt, source: Any) -> None:
+        try:
+            async with attempt.transaction(source) as tx:
+                await tx.session.execute(text(INSERT))
+                await tx.session.execute(text(ending))
+                tx.complete()
+        except ConfigError as error:
+            caught.append(error)
+            raise
+
+    ended, _ = await run_with(database, conn, handler)
+    assert len(caught) == 1
+    assert "committed or rolled back inside" in str(caught[0])
+    assert ended.state != "succeeded"
+
+
 async def test_a_second_completion_is_refused(database: Database, conn: Conn) -> None:
     caught: list[BellwireError] = []
 
