@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -41,6 +40,7 @@ from bellwire_runtime.installation import inspect, reach_database
 from bellwire_runtime.lifecycle import LoopRunner
 from bellwire_runtime.signals import StopSignals
 from bellwire_runtime.telemetry import Telemetry
+from bellwire_runtime.version import distribution_version
 from bellwire_schema.errors import ConfigError
 from bellwire_schema.policy import KindPolicy
 
@@ -76,7 +76,7 @@ class Consumer:
             declared=[(policy.name, version) for policy in self._policies for version in policy.versions],
         )
         self.telemetry = telemetry or Telemetry(
-            component="consumer", instance=str(self.identity.id), version=_version()
+            component="consumer", instance=str(self.identity.id), version=distribution_version()
         )
         self.installation = UUID(int=0)
         self.slots = Slots(total=settings.slots)
@@ -310,8 +310,7 @@ class Consumer:
     def _report(self, health: Health, *runners: LoopRunner) -> None:
         for runner in runners:
             self.telemetry.loop_age(runner.name, lambda runner=runner: runner.age)  # type: ignore[misc]
-            health.live_when(f"loop.{runner.name}", lambda runner=runner: runner.broken)  # type: ignore[misc]
-            health.ready_when(f"loop.{runner.name}", lambda runner=runner: runner.late)  # type: ignore[misc]
+            health.report(runner)
         health.ready_when("database", lambda: self.front.down or self.back.down)
         health.ready_when("heartbeat", lambda: self.heartbeat.down)
 
@@ -346,7 +345,7 @@ async def _serve(
     health = Health(component="consumer")
     server: HealthServer | None = None
     serving = False
-    ticking = asyncio.ensure_future(_tick(health))
+    ticking = asyncio.ensure_future(health.keep_ticking())
     try:
         if settings.health_port:
             server = HealthServer(
@@ -382,12 +381,6 @@ async def _serve(
             log.info("consumer stopped")
 
 
-async def _tick(health: Health) -> None:
-    while True:
-        health.tick()
-        await asyncio.sleep(1.0)
-
-
 def _chosen(app: App[Any], kinds: Sequence[str] | None) -> list[KindPolicy]:
     declared = app.declared()
     if kinds is None:
@@ -397,10 +390,3 @@ def _chosen(app: App[Any], kinds: Sequence[str] | None) -> list[KindPolicy]:
         known = ", ".join(policy.name for policy in declared)
         raise ConfigError(f"App {app.name} has no handler of {', '.join(unknown)}; it has: {known}")
     return [policy for policy in declared if policy.name in set(kinds)]
-
-
-def _version() -> str:
-    try:
-        return version("bellwire")
-    except PackageNotFoundError:
-        return ""

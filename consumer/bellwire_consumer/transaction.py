@@ -1,12 +1,11 @@
 """`attempt.transaction`: the handler's rows and the attempt's ending commit together, or not at all.
 
 The block's first statement says where it runs and bounds how long it may sit idle; its last, just before
-COMMIT,
-is the ending: completion, a checkpoint, or a check of the token that locks. Nothing in between touches the
-job's row, since a lock on it held to COMMIT would starve the heartbeat. Above READ COMMITTED a heartbeat in
-the middle would make that last statement fail, so there the heartbeat leaves the job alone, and the block
-must end within the lease. A COMMIT whose answer was lost is settled by asking the database, never by
-assuming.
+COMMIT, is the ending: completion, a checkpoint, or a check of the token that locks. Nothing in between
+touches the job's row, since a lock on it held to COMMIT would starve the heartbeat. Above READ COMMITTED a
+heartbeat in the middle would make that last statement fail, so there the heartbeat leaves the job alone, and
+the block must end within the lease. A COMMIT whose answer was lost is settled by asking the database, never
+by assuming.
 """
 
 import asyncio

@@ -9,7 +9,6 @@ import asyncio
 import os
 import random
 import socket
-from importlib.metadata import PackageNotFoundError, version
 from uuid import UUID, uuid4
 
 import psycopg
@@ -31,6 +30,7 @@ from bellwire_runtime.lifecycle import Loop, LoopRunner, supervise
 from bellwire_runtime.listener import Listener
 from bellwire_runtime.signals import StopSignals
 from bellwire_runtime.telemetry import Telemetry
+from bellwire_runtime.version import distribution_version
 
 __all__ = ["Relay", "channel_of", "run"]
 
@@ -59,7 +59,7 @@ class Relay:
             token=uuid4(),
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=_version(),
+            version=distribution_version(),
         )
         self.ownership = Ownership()
         self.telemetry = telemetry or Telemetry(
@@ -231,7 +231,7 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event) -> int:
     relay = Relay(settings)
     health = Health(component="relay")
     server: HealthServer | None = None
-    ticking = asyncio.ensure_future(_tick(health))
+    ticking = asyncio.ensure_future(health.keep_ticking())
     try:
         if settings.health_port:
             server = HealthServer(
@@ -267,21 +267,8 @@ async def _close_listener(relay: Relay, stop: asyncio.Event) -> None:
         await relay.listener.close()
 
 
-async def _tick(health: Health) -> None:
-    while True:
-        health.tick()
-        await asyncio.sleep(1.0)
-
-
 def _by_kind(rate: ClaimRate) -> dict[str, float]:
     sums: dict[str, float] = {}
     for (kind, _version), claims in rate.recent().items():
         sums[kind] = sums.get(kind, 0.0) + claims / _RATE_PERIOD
     return sums
-
-
-def _version() -> str:
-    try:
-        return version("bellwire")
-    except PackageNotFoundError:
-        return ""

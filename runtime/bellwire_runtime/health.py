@@ -5,6 +5,7 @@ database is not of that sort (restarting everybody makes it worse): it turns /re
 the body.
 """
 
+import asyncio
 import json
 import threading
 import time
@@ -14,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from bellwire_runtime.lifecycle import LoopRunner
 from bellwire_schema.errors import ConfigError
 
 __all__ = ["Check", "Health", "HealthServer"]
@@ -23,7 +25,7 @@ Check = Callable[[], str | None]
 
 
 class Health:
-    """What is asked, by name. `tick` is called by the event loop about once a second."""
+    """What is asked, by name. `keep_ticking` runs on the event loop that is watched."""
 
     def __init__(self, *, component: str, blocked_after: float = 10.0) -> None:
         self.component = component
@@ -41,9 +43,20 @@ class Health:
         """Add a check whose red state passes by itself, or by somebody's hand elsewhere."""
         self._ready[name] = check
 
+    def report(self, runner: LoopRunner) -> None:
+        """Red while this loop fails, or does not come round."""
+        self.live_when(f"loop.{runner.name}", lambda: runner.broken)
+        self.ready_when(f"loop.{runner.name}", lambda: runner.late)
+
     def tick(self) -> None:
         """The event loop is alive."""
         self._ticked = time.monotonic()
+
+    async def keep_ticking(self) -> None:
+        """Once a second, until cancelled."""
+        while True:
+            self.tick()
+            await asyncio.sleep(1.0)
 
     def live(self) -> dict[str, str]:
         """What is red, by name; empty: all well."""
