@@ -1,5 +1,5 @@
 -- What applications call. A refusal is a row here (code, detail), because a raise would abort the caller's transaction;
--- bellwire.submit raises. One implementation for every client.
+-- bellwire.submit raises. The same for every client.
 CREATE OR REPLACE FUNCTION bellwire.try_submit(
     kind text, version integer, payload jsonb, tenant text DEFAULT '', key text DEFAULT NULL,
     unique_until text DEFAULT NULL, priority integer DEFAULT 0, ordering_key text DEFAULT NULL,
