@@ -24,6 +24,10 @@ class ConsumerSettings(DaemonSettings):
     consumer_poll_floor: Duration = timedelta(seconds=1)
     """How long an idle consumer goes without looking when no notification comes, 50 ms to 60 s."""
 
+    consumer_poll: bool = True
+    """Off: only hints through RabbitMQ are heard, and what a hint does not bring waits for the next. It is
+    for proving that hints arrive; in production it gives up what makes the broker disposable."""
+
     app_version: str | None = None
     """Kept with each attempt, so that a bad deploy can be told from a bad job: a release name or commit."""
 
@@ -47,6 +51,10 @@ class ConsumerSettings(DaemonSettings):
     def _fit(self) -> Self:
         if not timedelta(milliseconds=50) <= self.consumer_poll_floor <= timedelta(seconds=60):
             raise ValueError("BELLWIRE_CONSUMER_POLL_FLOOR: must be between 50 ms and 60 s")
+        if not self.consumer_poll and self.amqp_url is None:
+            raise ValueError(
+                "BELLWIRE_CONSUMER_POLL: without polling nothing would ever start: set BELLWIRE_AMQP_URL too"
+            )
         drain = self.consumer_drain
         if drain is not None and not timedelta(0) <= drain < self.shutdown_grace:
             raise ValueError(

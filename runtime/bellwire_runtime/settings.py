@@ -5,13 +5,16 @@ is named without its value, because the value may be an address with a password 
 """
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
+from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from bellwire_runtime.broker.address import BrokerAddress
 from bellwire_schema.errors import ConfigError
 
 __all__ = ["DaemonSettings", "Duration", "load"]
@@ -60,6 +63,26 @@ class DaemonSettings(BaseSettings):
     prepared_statements: bool = True
     """Off only behind a pooler that cannot carry them (PgBouncer before 1.21): each call is planned anew."""
 
+    amqp_url: str | None = Field(default=None, repr=False)
+    """`amqp://user:password@host:5672/vhost`, or `amqps://…`: RabbitMQ 3.10 or later. Unset: no broker, and
+    nothing is missing but its fan-out. Jobs never depend on it; while it is away consumers poll."""
+
+    amqp_ca_file: Path | None = None
+    """Whom to trust as the server of an `amqps` address; by default the system's authorities."""
+
+    amqp_cert_file: Path | None = None
+    """A client certificate (PEM), for a broker that asks for one."""
+
+    amqp_key_file: Path | None = None
+    """The client certificate's key, where it is not in the same file."""
+
+    amqp_heartbeat: Duration = timedelta(seconds=10)
+    """How often each side shows that it lives, 1 s to 60 s. After three of them without a sign the connection
+    is given up; too short, and a handler that blocks the event loop loses it."""
+
+    amqp_timeout: Duration = timedelta(seconds=5)
+    """For one wait for the broker (to connect, declare, confirm, close), 1 s to 60 s."""
+
     connect_timeout: Duration = timedelta(seconds=5)
     """For one try to connect, 1 s to 60 s. Too short and a busy server is never reached."""
 
@@ -100,6 +123,26 @@ class DaemonSettings(BaseSettings):
             ) from None
         return _plain(value)
 
+    @field_validator("amqp_url")
+    @classmethod
+    def _broker(cls, value: str | None) -> str | None:
+        if value is None or not value.strip():
+            return None
+        parts = urlsplit(value.strip())
+        try:
+            fine = parts.scheme in {"amqp", "amqps"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            fine = False
+        if not fine:
+            raise ValueError(
+                "is no RabbitMQ address: write amqp://user:password@host:5672/vhost, or amqps://…"
+            )
+        if parts.query:
+            raise ValueError(
+                "takes no '?…': use BELLWIRE_AMQP_CA_FILE, _CERT_FILE, _KEY_FILE, _HEARTBEAT, _TIMEOUT"
+            )
+        return value.strip()
+
     @field_validator("connect_timeout", "call_timeout", "startup_timeout", "shutdown_grace")
     @classmethod
     def _positive(cls, value: timedelta) -> timedelta:
@@ -115,7 +158,53 @@ class DaemonSettings(BaseSettings):
             raise ValueError("BELLWIRE_CONNECT_TIMEOUT must be at least 1s")
         if self.call_timeout < timedelta(seconds=1):
             raise ValueError("BELLWIRE_CALL_TIMEOUT must be at least 1s")
+        self._broker_fits()
         return self
+
+    def _broker_fits(self) -> None:
+        for name in ("amqp_heartbeat", "amqp_timeout"):
+            if not timedelta(seconds=1) <= getattr(self, name) <= timedelta(seconds=60):
+                raise ValueError(f"BELLWIRE_{name.upper()}: must be between 1 s and 60 s")
+        files = {
+            name: path
+            for name in ("amqp_ca_file", "amqp_cert_file", "amqp_key_file")
+            if (path := getattr(self, name)) is not None
+        }
+        if not files:
+            return
+        if not (self.amqp_url or "").startswith("amqps://"):
+            first = next(iter(files)).upper()
+            raise ValueError(f"BELLWIRE_{first}: is for an amqps:// address in BELLWIRE_AMQP_URL")
+        for name, path in files.items():
+            if not path.is_file():
+                raise ValueError(f"BELLWIRE_{name.upper()}: no such file")
+        if "amqp_key_file" in files and "amqp_cert_file" not in files:
+            raise ValueError(
+                "BELLWIRE_AMQP_KEY_FILE: its certificate is missing: set BELLWIRE_AMQP_CERT_FILE"
+            )
+        try:
+            address = self.broker
+            assert address is not None  # noqa: S101 (an amqps address was seen above)
+            address.tls()
+        except OSError:
+            raise ValueError(
+                "BELLWIRE_AMQP_CA_FILE, _CERT_FILE, _KEY_FILE: cannot be used: PEM files are needed, and the "
+                "key must belong to the certificate and have no passphrase"
+            ) from None
+
+    @property
+    def broker(self) -> BrokerAddress | None:
+        """The broker; None: work without one."""
+        if self.amqp_url is None:
+            return None
+        return BrokerAddress(
+            url=self.amqp_url,
+            heartbeat=self.amqp_heartbeat.total_seconds(),
+            timeout=self.amqp_timeout.total_seconds(),
+            ca_file=self.amqp_ca_file,
+            cert_file=self.amqp_cert_file,
+            key_file=self.amqp_key_file,
+        )
 
     @property
     def listen_address(self) -> str | None:

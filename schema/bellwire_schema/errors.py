@@ -5,6 +5,7 @@ has a paragraph in docs/reference/errors.md, and a test holds the two together.
 
     BellwireError
     ├── ConfigError              config_invalid        a class, a handler or a setting that cannot work
+    │   └── QueueMismatch        queue_mismatch        .queue, .argument, .wanted, .found
     ├── InputError               what was handed in is refused before any SQL
     │   ├── ArgumentInvalid      argument_invalid      .field
     │   ├── PayloadInvalid       payload_invalid       .field
@@ -64,6 +65,26 @@ class ConfigError(BellwireError):
     """A class, a handler or a setting cannot work as written. Raised when it is defined, not when used."""
 
     code = "config_invalid"
+
+
+class QueueMismatch(ConfigError):
+    """A queue of ours exists at the broker with other arguments than both daemons declare.
+
+    Submitting and running jobs do not depend on it: consumers that cannot hear poll.
+    """
+
+    code = "queue_mismatch"
+
+    def __init__(self, *, queue: str, argument: str, wanted: str, found: str) -> None:
+        super().__init__(
+            f"queue {queue}: argument {argument} is {found}, wanted is {wanted}; nothing in it is needed, so "
+            f"delete it and it is declared anew: rabbitmqctl delete_queue {queue}; where a policy or another "
+            "program made it so, mend that first"
+        )
+        self.queue = queue
+        self.argument = argument
+        self.wanted = wanted
+        self.found = found
 
 
 class InputError(BellwireError):

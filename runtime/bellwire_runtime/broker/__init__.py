@@ -1,0 +1,1 @@
+"""RabbitMQ, the doorbell: what relay and consumer share of it. No job may ever need anything here to run."""
