@@ -5,7 +5,7 @@ is set-based: no statement is sent for one job alone while others wait.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, LiteralString, NamedTuple
 from uuid import UUID
 
@@ -34,6 +34,9 @@ __all__ = [
     "succeed",
     "throttle",
 ]
+
+
+_AT_ONCE = timedelta(0)
 
 
 class Claimed(NamedTuple):
@@ -69,9 +72,14 @@ async def claim(
     versions: Sequence[int],
     attempts: Sequence[str],
     tokens: Sequence[str],
-    ids: Sequence[UUID] | None = None,
+    ids: Sequence[UUID] | Sequence[str] | None = None,
+    min_age: timedelta = _AT_ONCE,
 ) -> list[Claimed]:
-    """At most as many jobs as attempt ids are given; of `ids` only, or of the oldest admitted."""
+    """At most as many jobs as attempt ids are given; of `ids` only, or of the oldest admitted.
+
+    Ids may be hexadecimal, as hints bring them. Without `ids`, only of what was admitted at least `min_age`
+    ago.
+    """
     parameters = (
         consumer,
         version,
@@ -80,7 +88,8 @@ async def claim(
         list(versions),
         _literal(attempts),
         _literal(tokens),
-        None if ids is None else _literal([job.hex for job in ids]),
+        None if ids is None else _literal([job if isinstance(job, str) else job.hex for job in ids]),
+        min_age,
     )
     cursor = await conn.execute(text.CLAIM_AS_TEXT, parameters, binary=True)
     return [Claimed._make(row) for row in await cursor.fetchall()]
@@ -111,9 +120,12 @@ async def beat_consumer(
     kinds: Sequence[str],
     versions: Sequence[int],
     stopping: bool,
+    hears: bool | None = None,
+    hears_error: str | None = None,
 ) -> None:
-    """Say that this consumer lives."""
-    parameters = (consumer, app, version, host, pid, slots, list(kinds), list(versions), stopping)
+    """Say that this consumer lives, and whether the broker has it registered (None: no broker was given)."""
+    declared = (list(kinds), list(versions))
+    parameters = (consumer, app, version, host, pid, slots, *declared, stopping, hears, hears_error)
     await conn.execute(text.BEAT_CONSUMER, parameters)
 
 

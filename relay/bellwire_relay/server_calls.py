@@ -11,7 +11,7 @@ from uuid import UUID
 
 from bellwire_runtime.database import Connection
 from bellwire_schema import statements as text
-from bellwire_schema.statements import Admitted, Holder, Mended, Promoted, Recovered
+from bellwire_schema.statements import Admitted, Holder, Mended, Promoted, Recovered, Repeated
 
 __all__ = [
     "Admitted",
@@ -19,6 +19,7 @@ __all__ = [
     "Mended",
     "Promoted",
     "Recovered",
+    "Repeated",
     "admit",
     "await_row",
     "disown",
@@ -26,23 +27,39 @@ __all__ = [
     "expire",
     "measure",
     "mend",
+    "note_publish",
     "overdue",
     "own",
     "promote",
     "recover",
+    "republish",
     "sleep",
     "wake",
 ]
 
 
 async def own(
-    conn: Connection, *, relay: UUID, token: UUID, host: str, pid: int, version: str, lease: timedelta
+    conn: Connection,
+    *,
+    relay: UUID,
+    token: UUID,
+    host: str,
+    pid: int,
+    version: str,
+    lease: timedelta,
+    broker_well: bool | None = None,
+    broker_error: str | None = None,
+    avoid: Sequence[str] = (),
 ) -> list[str]:
-    """All kinds this relay serves now."""
+    """All kinds this relay serves now.
+
+    `broker_well` is None where no broker was given. `avoid` are kinds of which it could publish nothing for
+    an ownership's length; it counts only beside a broker that is not well.
+    """
     rows = await _all(
         conn,
         text.OWN,
-        (relay, token, host, pid, version, lease),
+        (relay, token, host, pid, version, lease, broker_well, broker_error, list(avoid)),
     )
     return [kind for (kind,) in rows]
 
@@ -72,14 +89,35 @@ async def admit(
     kinds: Sequence[str],
     versions: Sequence[int],
     recent: Sequence[int],
+    notify: bool = True,
 ) -> list[Admitted]:
-    """Let go what may go; the three lists are parallel: claims seen in the last second."""
+    """Let go what may go; the three lists are parallel: claims seen in the last second.
+
+    `notify`: consumers are told by the database, as they are where nobody publishes hints.
+    """
     rows = await _all(
         conn,
         text.ADMIT,
-        (relay, token, list(kinds), list(versions), list(recent)),
+        (relay, token, list(kinds), list(versions), list(recent), notify),
     )
     return [Admitted(*row) for row in rows]
+
+
+async def republish(
+    conn: Connection, *, relay: UUID, token: UUID, everything: bool = False, limit: int = 5000
+) -> list[Repeated]:
+    """What is to be published again: by its age, or everything that is out. It is marked as published."""
+    rows = await _all(conn, text.REPUBLISH, (relay, token, everything, limit))
+    return [Repeated(*row) for row in rows]
+
+
+async def note_publish(
+    conn: Connection, *, relay: UUID, token: UUID, ids: Sequence[UUID], errors: Sequence[str]
+) -> int:
+    """Count trouble with the hints of these jobs; how many were still out. The two lists are parallel."""
+    rows = await _all(conn, text.NOTE_PUBLISH, (relay, token, list(ids), list(errors)))
+    count: int = rows[0][0]
+    return count
 
 
 async def promote(conn: Connection, *, limit: int) -> Promoted:

@@ -20,6 +20,7 @@ __all__ = [
     "Receipt",
     "Recovered",
     "Redriven",
+    "Repeated",
     "Settled",
     "Superseded",
 ]
@@ -123,7 +124,10 @@ class Redriven(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """One kind and version that has wake-ups, after the cycle."""
+    """One kind and version that has wake-ups, after the cycle.
+
+    `least`: the slots of its smallest live consumer; `hearers`: how many there are.
+    """
 
     kind: str
     version: int
@@ -132,6 +136,18 @@ class Admitted(NamedTuple):
     win: int
     waiting: bool
     held: str | None
+    least: int
+    hearers: int
+
+
+class Repeated(NamedTuple):
+    """Wake-ups of one kind and version whose hint is to be published again; the rest as in `Admitted`."""
+
+    kind: str
+    version: int
+    job_ids: list[UUID]
+    least: int
+    hearers: int
 
 
 class Holder(NamedTuple):
@@ -171,7 +187,7 @@ CLAIM: LiteralString = """
            priority, run_at, deadline_at, remaining, started_at, lease, timeout, progress_timeout, checkpoint,
            attempts_used, trace_context
       FROM bellwire.claim(%s::uuid, %s::text, %s::text, %s::text[], %s::smallint[], %s::uuid[], %s::uuid[],
-                          %s::uuid[])
+                          %s::uuid[], %s::interval)
 """
 # The consumer's own form: JSON stays text until the job's class reads it, and durations are seconds.
 CLAIM_AS_TEXT: LiteralString = """
@@ -180,7 +196,7 @@ CLAIM_AS_TEXT: LiteralString = """
            extract(epoch FROM remaining)::float8, extract(epoch FROM lease)::float8,
            extract(epoch FROM timeout)::float8, extract(epoch FROM progress_timeout)::float8, checkpoint::text
       FROM bellwire.claim(%s::uuid, %s::text, %s::text, %s::text[], %s::smallint[], %s::uuid[], %s::uuid[],
-                          %s::uuid[])
+                          %s::uuid[], %s::interval)
 """
 HEARTBEAT: LiteralString = """
     SELECT token, status, cancel_requested_at, cancel_actor, cancel_reason
@@ -234,15 +250,21 @@ OVERDUE: LiteralString = "SELECT bellwire.overdue(%s::interval, %s::integer)"
 AWAIT_ROW: LiteralString = "SELECT bellwire.await_row(%s::uuid)"
 EVICT: LiteralString = "SELECT pid, application_name, ended FROM bellwire.evict()"
 OWN: LiteralString = (
-    "SELECT kind FROM bellwire.own(%s::uuid, %s::uuid, %s::text, %s::integer, %s::text, %s::interval)"
+    "SELECT kind FROM bellwire.own(%s::uuid, %s::uuid, %s::text, %s::integer, %s::text, %s::interval,"
+    " %s::boolean, %s::text, %s::text[])"
 )
 DISOWN: LiteralString = "SELECT bellwire.disown(%s::uuid, %s::uuid)"
 SLEEP: LiteralString = "SELECT bellwire.sleep(%s::uuid, %s::uuid, %s::interval)"
 WAKE: LiteralString = "SELECT bellwire.wake(%s::uuid, %s::uuid)"
 ADMIT: LiteralString = (
-    "SELECT kind, version, job_ids, outstanding, win, waiting, held"
-    " FROM bellwire.admit(%s::uuid, %s::uuid, %s::text[], %s::smallint[], %s::integer[])"
+    "SELECT kind, version, job_ids, outstanding, win, waiting, held, least, hearers"
+    " FROM bellwire.admit(%s::uuid, %s::uuid, %s::text[], %s::smallint[], %s::integer[], %s::boolean)"
 )
+REPUBLISH: LiteralString = (
+    "SELECT kind, version, job_ids, least, hearers"
+    " FROM bellwire.republish(%s::uuid, %s::uuid, %s::boolean, %s::integer)"
+)
+NOTE_PUBLISH: LiteralString = "SELECT bellwire.note_publish(%s::uuid, %s::uuid, %s::uuid[], %s::text[])"
 MEASURE: LiteralString = "SELECT bellwire.measure(%s::uuid, %s::uuid, %s::text[], %s::float8[])"
 
 REDRIVE: LiteralString = (
@@ -255,6 +277,6 @@ REPRIORITISE: LiteralString = (
 )
 BEAT_CONSUMER: LiteralString = """
     SELECT bellwire.beat_consumer(%s::uuid, %s::text, %s::text, %s::text, %s::integer, %s::integer,
-                                  %s::text[], %s::smallint[], %s::boolean)
+                                  %s::text[], %s::smallint[], %s::boolean, %s::boolean, %s::text)
 """
 FORGET_CONSUMER: LiteralString = "SELECT bellwire.forget_consumer(%s::uuid)"

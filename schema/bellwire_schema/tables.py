@@ -141,6 +141,7 @@ outbox = Table(
     Column("admitted_at", _AT),
     Column("publishes", SmallInteger, nullable=False),
     Column("publish_error", Text),
+    Column("published_at", _AT),
 )
 effect = Table(
     "effect",
@@ -291,6 +292,8 @@ consumer = Table(
     Column("started_at", _AT, nullable=False),
     Column("beat_at", _AT, nullable=False),
     Column("stopping", Boolean, nullable=False),
+    Column("hears", Boolean),
+    Column("hears_error", Text),
 )
 relay = Table(
     "relay",
@@ -302,6 +305,8 @@ relay = Table(
     Column("started_at", _AT, nullable=False),
     Column("beat_at", _AT, nullable=False),
     Column("broker_well", Boolean),
+    Column("broker_error", Text),
+    Column("broker_since", _AT),
 )
 schedule = Table(
     "schedule",

@@ -101,14 +101,18 @@ def claim(
     attempts: Sequence[UUID],
     tokens: Sequence[UUID],
     ids: Sequence[UUID] | None = None,
+    min_age: timedelta = timedelta(0),
 ) -> list[Claimed]:
-    """At most as many jobs as attempt ids are given; of `ids` only, or of the oldest admitted."""
+    """At most as many jobs as attempt ids are given; of `ids` only, or of the oldest admitted.
+
+    Without `ids`, only of those that were admitted at least `min_age` ago.
+    """
     declared = (list(kinds), list(versions))
     drawn = (list(attempts), list(tokens))
     wanted = None if ids is None else list(ids)
     return [
         Claimed._make(row)
-        for row in _all(conn, text.CLAIM, consumer, version, host, *declared, *drawn, wanted)
+        for row in _all(conn, text.CLAIM, consumer, version, host, *declared, *drawn, wanted, min_age)
     ]
 
 

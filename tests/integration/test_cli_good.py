@@ -80,8 +80,8 @@ def changes(text: str) -> list[tuple[str, str, dict[str, tuple[Any, Any]]]]:
 
 
 def test_migrate(bellwire: Command) -> None:
-    assert bellwire("migrate", "--check") == (0, "up to date at 0001\n")
-    assert bellwire("migrate") == (0, "up to date at 0001; functions and grants created anew\n")
+    assert bellwire("migrate", "--check") == (0, "up to date at 0002\n")
+    assert bellwire("migrate") == (0, "up to date at 0002; functions and grants created anew\n")
     code, text = bellwire("migrate", "--sql")
     assert code == 0
     assert text.startswith("-- For psql")

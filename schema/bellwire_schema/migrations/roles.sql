@@ -70,8 +70,8 @@ DECLARE
     v_may constant jsonb := jsonb_build_object(
         'bellwire_application', ARRAY['submit', 'try_submit', 'try_submit_many', 'cancel', 'get_job', 'find_job',
             'drain_estimate', 'begin_attempt', 'complete', 'checkpoint', 'hold_token'],
-        'bellwire_relay', ARRAY['now', 'own', 'disown', 'sleep', 'wake', 'admit', 'promote', 'recover', 'expire',
-            'mend', 'measure', 'prune', 'overdue', 'await_row', 'evict'],
+        'bellwire_relay', ARRAY['now', 'own', 'disown', 'sleep', 'wake', 'admit', 'republish', 'note_publish',
+            'promote', 'recover', 'expire', 'mend', 'measure', 'prune', 'overdue', 'await_row', 'evict'],
         'bellwire_consumer', ARRAY['now', 'claim', 'heartbeat', 'release_doubtful', 'succeed', 'retry',
             'throttle', 'snooze', 'fail', 'stop', 'release', 'beat_consumer', 'forget_consumer'],
         'bellwire_operator', ARRAY['now', 'submit', 'try_submit', 'try_submit_many', 'cancel', 'get_job',

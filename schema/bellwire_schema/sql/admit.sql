@@ -121,7 +121,9 @@ BEGIN
                  ORDER BY o.rank, o.job_id LIMIT t.n FOR UPDATE SKIP LOCKED) AS x
              WHERE t.n > 0),
         gone AS (
-            UPDATE outbox o SET admitted_at = v_now FROM picked WHERE o.job_id = picked.job_id
+            -- What was told of an earlier admission's hint is over.
+            UPDATE outbox o SET admitted_at = v_now, publishes = 0, publish_error = NULL, published_at = NULL
+              FROM picked WHERE o.job_id = picked.job_id
             RETURNING o.job_id, o.tenant)
         SELECT array_agg(job_id), array_agg(tenant) INTO v_got, v_from FROM gone;
         job_ids := job_ids || COALESCE(v_got, '{}');
@@ -152,12 +154,13 @@ END $$;
 -- Admission for every kind this relay owns. First the ownership rows are locked by their unexpired token, then counts
 -- are taken on a fresh snapshot: in one statement a second relay in a take-over would count on its old snapshot. Where
 -- nothing waits and nothing must be taken back it only reads. It may commit without waiting for the disk: an admission
--- that a crash forgets is made again.
+-- that a crash forgets is made again. least and hearers are for who publishes: the slots of the smallest live consumer
+-- of the kind and version, and how many there are.
 CREATE OR REPLACE FUNCTION bellwire.admit(
     p_relay uuid, p_token uuid, p_kinds text[], p_versions smallint[], p_recent integer[],
     p_notify boolean DEFAULT true)
 RETURNS TABLE (kind text, version smallint, job_ids uuid[], outstanding integer, win integer, waiting boolean,
-               held text) LANGUAGE plpgsql SECURITY DEFINER
+               held text, "least" integer, hearers integer) LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = bellwire, pg_temp SET plan_cache_mode = force_generic_plan SET jit = off
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -203,6 +206,7 @@ BEGIN
              WHERE c.beat_at > v_now - interval '15 seconds' AND NOT c.stopping),
         declared AS MATERIALIZED (
             SELECT u.kind, u.version, sum(a.slots)::integer AS slots, sum(a.free)::integer AS free,
+                   min(a.slots) AS least, count(*)::integer AS hearers,
                    array_agg(a.id ORDER BY a.free DESC) FILTER (WHERE a.free > 0) AS listeners
               FROM alive a CROSS JOIN LATERAL unnest(a.kinds, a.versions) AS u(kind, version)
              WHERE u.kind = ANY (v_owned)
@@ -214,6 +218,7 @@ BEGIN
              GROUP BY o.kind, o.version)
         SELECT COALESCE(d.kind, t.kind) AS kind, COALESCE(d.version, t.version) AS version,
                COALESCE(d.slots, 0) AS slots, COALESCE(d.free, 0) AS free, d.listeners, COALESCE(t.n, 0) AS n,
+               COALESCE(d.least, 0) AS least, COALESCE(d.hearers, 0) AS hearers,
                COALESCE(rec.n, 0) AS recent,
                k.paused_at IS NOT NULL AND COALESCE(k.paused_until > v_now, true)
                  OR EXISTS (SELECT FROM hold h WHERE h.kind = COALESCE(d.kind, t.kind) AND h.whole_kind
@@ -230,7 +235,7 @@ BEGIN
          ORDER BY 1, 2
     LOOP
         kind := v_kind.kind; version := v_kind.version; job_ids := '{}'; held := NULL; waiting := false;
-        outstanding := v_kind.n;
+        outstanding := v_kind.n; least := v_kind.least; hearers := v_kind.hearers;
         win := GREATEST(1, LEAST(v_kind.free + v_kind.recent, 2 * v_kind.slots));
         IF v_kind.paused OR v_kind.slots = 0 THEN
             -- Nobody may, or nobody can, run it: what is out comes back.
@@ -251,6 +256,17 @@ BEGIN
         IF v_blocked IS NOT NULL AND v_kind.n > 0 THEN
             outstanding := v_kind.n - _unadmit(v_kind.kind, v_kind.version, v_blocked);
         END IF;
+        IF v_kind.tenant_cap IS NOT NULL AND outstanding > 0 THEN
+            -- More than a tenant's cap is out only where the cap was lowered.
+            outstanding := outstanding - COALESCE((
+                SELECT sum(_unadmit(v_kind.kind, v_kind.version, ARRAY[s.tenant], s.surplus)) FROM (
+                    SELECT o.tenant, (count(*) - v_kind.tenant_cap
+                           + (SELECT count(*) FROM job j WHERE j.state = 'running' AND j.kind = v_kind.kind
+                                 AND j.tenant = o.tenant))::integer AS surplus
+                      FROM outbox o WHERE o.kind = v_kind.kind AND o.admitted_at IS NOT NULL
+                     GROUP BY o.tenant) AS s
+                 WHERE s.surplus > 0), 0)::integer;
+        END IF;
         v_quota := win - outstanding;
         IF v_quota <= 0 THEN
             held := 'window';
@@ -259,6 +275,10 @@ BEGIN
             v_cap_left := v_kind.cap
                 - (SELECT count(*) FROM job j WHERE j.state = 'running' AND j.kind = v_kind.kind)::integer
                 - (SELECT count(*) FROM outbox o WHERE o.kind = v_kind.kind AND o.admitted_at IS NOT NULL)::integer;
+            IF v_cap_left < 0 AND outstanding > 0 THEN
+                -- Likewise: the last in order come back.
+                outstanding := outstanding - _unadmit(v_kind.kind, v_kind.version, NULL, -v_cap_left);
+            END IF;
             IF v_cap_left < v_quota THEN
                 v_quota := v_cap_left;
                 held := 'cap';
@@ -291,8 +311,11 @@ BEGIN
     END IF;
 END $$;
 
--- Takes admissions back: of one kind and version, or of some of its tenants. Skips what a claim holds.
-CREATE OR REPLACE FUNCTION bellwire._unadmit(p_kind text, p_version smallint, p_tenants text[]) RETURNS integer
+-- Takes admissions back: of one kind and version, or of some of its tenants; where a number is given, so many, the
+-- last in order first. Skips what a claim holds. A pause, a lowered cap and a version that nobody runs come here;
+-- trouble with publishing never does: its wake-ups stay admitted, and pollers take them.
+CREATE OR REPLACE FUNCTION bellwire._unadmit(
+    p_kind text, p_version smallint, p_tenants text[], p_most integer DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
     v_count integer;
@@ -300,7 +323,8 @@ BEGIN
     WITH back AS MATERIALIZED (
         SELECT o.job_id FROM outbox o
          WHERE o.kind = p_kind AND o.version = p_version AND o.admitted_at IS NOT NULL
-           AND (p_tenants IS NULL OR o.tenant = ANY (p_tenants)) FOR UPDATE SKIP LOCKED)
+           AND (p_tenants IS NULL OR o.tenant = ANY (p_tenants))
+         ORDER BY o.rank DESC, o.job_id DESC LIMIT p_most FOR UPDATE SKIP LOCKED)
     UPDATE outbox o SET admitted_at = NULL FROM back WHERE o.job_id = back.job_id;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;

@@ -3,9 +3,10 @@
 -- a statement that had waited for a job row would have re-read the job but not the outbox. Jobs are looked up by id in
 -- subqueries that no plan can turn round, and written where they lie; "admitted" is said so that the index of all that
 -- is admitted does not seem to answer for one id. Plans made when the tables were tiny go wrong otherwise.
+-- A poll may leave to the hints what was admitted less than p_min_age ago.
 CREATE OR REPLACE FUNCTION bellwire.claim(
     p_consumer uuid, p_consumer_version text, p_host text, p_kinds text[], p_versions smallint[],
-    p_attempts uuid[], p_tokens uuid[], p_ids uuid[] DEFAULT NULL)
+    p_attempts uuid[], p_tokens uuid[], p_ids uuid[] DEFAULT NULL, p_min_age interval DEFAULT '0')
 RETURNS TABLE (job_id uuid, attempt_id uuid, token uuid, kind text, version smallint, attempt bigint,
                generation integer, payload jsonb, codec text, tenant text, key text, priority smallint,
                run_at timestamptz, deadline_at timestamptz, remaining interval, started_at timestamptz,
@@ -18,6 +19,7 @@ AS $$
 DECLARE
     v_ids uuid[];
     v_limit integer := cardinality(p_attempts);
+    v_before timestamptz := CASE WHEN p_min_age > '0' THEN bellwire.now() - p_min_age ELSE 'infinity' END;
 BEGIN
     IF p_ids IS NULL THEN
         SELECT array_agg(picked.id) INTO v_ids FROM (
@@ -26,7 +28,7 @@ BEGIN
                       FROM unnest(p_kinds, p_versions) AS d(kind, version)
                      CROSS JOIN LATERAL (
                          SELECT w.job_id, w.admitted_at FROM outbox w
-                          WHERE w.kind = d.kind AND w.version = d.version AND w.admitted_at IS NOT NULL
+                          WHERE w.kind = d.kind AND w.version = d.version AND w.admitted_at <= v_before
                           ORDER BY w.admitted_at LIMIT v_limit * 4) AS o
                      ORDER BY o.admitted_at LIMIT v_limit * 4) AS o
              CROSS JOIN LATERAL (
