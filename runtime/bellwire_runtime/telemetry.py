@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Counter, Observation
@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-__all__ = ["CORE", "Backlog", "Core", "Telemetry"]
+__all__ = ["CORE", "Backlog", "BrokerState", "Core", "Heard", "Published", "Telemetry"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,13 @@ CORE: tuple[Core, ...] = (
         "How long the oldest ready job has been eligible; 0 where none waits.",
     ),
     Core("bellwire.job.running", "gauge", "{job}", ("kind",), "Jobs that hold a lease."),
-    Core("bellwire.job.claimed", "counter", "{job}", ("kind",), "Attempts started by this process."),
+    Core(
+        "bellwire.job.claimed",
+        "counter",
+        "{job}",
+        ("kind", "source"),
+        "Attempts started by this process, and what named their jobs: a `hint`, or a `poll` of the table.",
+    ),
     Core(
         "bellwire.job.settled",
         "counter",
@@ -72,6 +78,50 @@ CORE: tuple[Core, ...] = (
         ("loop",),
         "Since the last successful pass of each background loop of this process.",
     ),
+    Core(
+        "bellwire.hint.published",
+        "counter",
+        "{hint}",
+        ("result",),
+        "Hints sent to the broker, by what became of them: `confirmed`, `returned`, `nacked`, `timed_out`, "
+        "`refused`, or `dropped` unsent while the broker was away or blocked.",
+    ),
+    Core(
+        "bellwire.hint.repeated",
+        "counter",
+        "{job}",
+        (),
+        "Jobs whose hint was published again because they stayed unclaimed.",
+    ),
+    Core(
+        "bellwire.hint.heard",
+        "counter",
+        "{job}",
+        ("result",),
+        "Job ids heard: `fresh` (claimed), `stale` (nothing to claim), `forgotten` (no free slot within a "
+        "second). Whole messages: `garbage`, `foreign` (of another installation).",
+    ),
+    Core(
+        "bellwire.broker.connected",
+        "gauge",
+        "1",
+        ("connection",),
+        "1 while everything on this process's broker connection stands, else 0.",
+    ),
+    Core(
+        "bellwire.broker.blocked",
+        "gauge",
+        "1",
+        ("connection",),
+        "1 while the broker takes nothing from this process (a memory or disk alarm), else 0.",
+    ),
+    Core(
+        "bellwire.broker.connects",
+        "gauge",
+        "{connection}",
+        ("connection",),
+        "How often the broker connection came to stand since the process started.",
+    ),
 )
 _BY_NAME = {core.name: core for core in CORE}
 _DELAYS = [
@@ -96,6 +146,18 @@ _DELAYS = [
     86400,
 ]
 _MAX_CODES = 100
+
+
+Published = Literal["confirmed", "returned", "nacked", "timed_out", "refused", "dropped"]
+Heard = Literal["fresh", "stale", "forgotten", "garbage", "foreign"]
+
+
+class BrokerState(NamedTuple):
+    """Of one connection: whether it stands, whether the broker blocks it, how often it came to stand."""
+
+    connected: bool
+    blocked: bool
+    connects: int
 
 
 @dataclass(frozen=True)
@@ -159,15 +221,38 @@ class Telemetry:
         self._gauge("bellwire.job.ready.age", lambda: ((k, b.ready_age) for k, b in self._backlog.items()))
         self._gauge("bellwire.job.running", lambda: ((k, b.running) for k, b in self._backlog.items()))
         self._gauge("bellwire.loop.success.age", lambda: ((n, age()) for n, age in self._ages.items()))
+        self._brokers: dict[str, Callable[[], BrokerState]] = {}
+        self._gauge("bellwire.broker.connected", lambda: self._broker_states(0))
+        self._gauge("bellwire.broker.blocked", lambda: self._broker_states(1))
+        self._gauge("bellwire.broker.connects", lambda: self._broker_states(2))
+        self._published = self._counter("bellwire.hint.published")
+        self._repeated = self._counter("bellwire.hint.repeated")
+        self._heard = self._counter("bellwire.hint.heard")
         self._claimed = self._counter("bellwire.job.claimed")
         self._settled = self._counter("bellwire.job.settled")
         self._recovered = self._counter("bellwire.job.recovered")
         self._delays = StartDelays(_BY_NAME["bellwire.job.start.delay"])
         self.registry.register(self._delays)
 
-    def claimed(self, kind: str, count: int = 1) -> None:
-        """`count` attempts of this kind were started."""
-        self._claimed.add(count, {"kind": kind})
+    def claimed(self, kind: str, count: int = 1, *, source: Literal["hint", "poll"] = "poll") -> None:
+        """`count` attempts of this kind were started, named by a hint or found by polling."""
+        self._claimed.add(count, {"kind": kind, "source": source})
+
+    def published(self, result: Published, count: int = 1) -> None:
+        """What became of `count` hints."""
+        self._published.add(count, {"result": result})
+
+    def repeated(self, count: int) -> None:
+        """`count` job ids were published again."""
+        self._repeated.add(count)
+
+    def heard(self, result: Heard, count: int = 1) -> None:
+        """What became of `count` job ids, or messages, that were heard."""
+        self._heard.add(count, {"result": result})
+
+    def broker(self, connection: str, state: "Callable[[], BrokerState]") -> None:
+        """Show a broker connection's state under its name."""
+        self._brokers[connection] = state
 
     def started(self, kind: str, delay: float) -> None:
         """An attempt started `delay` seconds after its job was due."""
@@ -192,6 +277,9 @@ class Telemetry:
     def close(self) -> None:
         """Let go of the registry; safe to call twice."""
         self._provider.shutdown(timeout_millis=1000)
+
+    def _broker_states(self, which: int) -> Iterable[tuple[str, float]]:
+        return [(name, float(state()[which])) for name, state in self._brokers.items()]
 
     def _bounded(self, code: str) -> str:
         if code in self._codes or not code:

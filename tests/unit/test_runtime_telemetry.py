@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from bellwire_runtime.telemetry import CORE, Backlog, Telemetry
+from bellwire_runtime.telemetry import CORE, Backlog, BrokerState, Telemetry
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
 
@@ -22,7 +22,7 @@ def scrape(telemetry: Telemetry) -> str:
 
 def test_the_page_lists_exactly_the_core_metrics() -> None:
     rows = re.findall(
-        r"^\| `(bellwire\.[a-z.]+)` \| `(\w+)` \| (\w+) \| `([^`]+)` \| ([^|]*) \| ", PAGE, re.MULTILINE
+        r"^\| `(bellwire\.[a-z.]+)` \| `(\w+)` \| (\w+) \| `([^`]*)` \| ([^|]*) \| ", PAGE, re.MULTILINE
     )
     assert [
         (core.name, exposed(core.name, core.kind, core.unit), core.kind, core.unit, ", ".join(core.labels))
@@ -42,10 +42,14 @@ def test_every_core_metric_is_scraped_under_its_name() -> None:
     telemetry.started("work", 0.003)
     telemetry.settled("work", "succeeded")
     telemetry.recovered("work", "lease_expired")
+    telemetry.published("confirmed")
+    telemetry.repeated(1)
+    telemetry.heard("fresh")
+    telemetry.broker("relay", lambda: BrokerState(connected=True, blocked=False, connects=1))
     text = scrape(telemetry)
     for core in CORE:
         name = exposed(core.name, core.kind, core.unit)
-        line = next(line for line in text.splitlines() if re.match(rf"{name}(_count)?\{{", line))
+        line = next(line for line in text.splitlines() if re.match(rf"{name}(_count)?(\{{| )", line))
         assert all(f'{label}="' in line for label in core.labels), line
     assert 'bellwire_job_ready_age_seconds{kind="work"} 1.5' in text
     assert 'bellwire_job_start_delay_seconds_bucket{kind="work",le="0.004"} 1.0' in text
