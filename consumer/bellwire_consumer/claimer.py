@@ -7,13 +7,12 @@ is claimed anew before the first such look, so the slots are never exceeded.
 
 import time
 from collections.abc import Callable, Sequence
-from uuid import UUID
 
 import psycopg
 
 from bellwire_consumer import server_calls
 from bellwire_consumer.heartbeat import Heartbeat
-from bellwire_consumer.hints import HintSource
+from bellwire_consumer.hints import HintSource, Look
 from bellwire_consumer.identity import Identity
 from bellwire_consumer.ids import draw
 from bellwire_consumer.runner import Runner
@@ -43,7 +42,6 @@ class Claimer:
         runner: Runner,
         heartbeat: Heartbeat,
         telemetry: Telemetry,
-        poll_floor: float,
         ids: Callable[[int], tuple[list[str], list[str]]] = draw,
     ) -> None:
         self._connection = connection
@@ -53,12 +51,14 @@ class Claimer:
         self._runner = runner
         self._heartbeat = heartbeat
         self._telemetry = telemetry
-        self._poll_floor = poll_floor
         self._ids = ids
         # Half of the slots a claim: one half is claimed while the other is settled, on its own connection.
         self._batch = min(MAX_BATCH, (slots.total + 1) // 2)
-        self.more = False
-        """Whether the last claim brought all it asked for, so that a freed slot is worth another."""
+
+    @property
+    def more(self) -> bool:
+        """Whether a freed slot is worth another claim at once."""
+        return self._hints.waiting
 
     async def run_once(self) -> float | None:
         """One claim. Answers when the next is due; a hint or a freed slot may say sooner."""
@@ -66,13 +66,21 @@ class Claimer:
             return 0.05
         wanted = min(self._slots.free, self._batch)
         if wanted < 1:
-            return self._poll_floor
-        claimed = await self.claim(wanted)
-        self.more = claimed == wanted
-        return None if self.more and self._slots.free > 0 else self._poll_floor
+            return self._hints.pause
+        look = self._hints.look(wanted)
+        if look is None:
+            return self._hints.pause
+        claimed = 0
+        try:
+            claimed = await self.claim(wanted, look)
+        finally:
+            self._hints.answered(look, wanted=wanted, claimed=claimed)
+        return None if self.more and self._slots.free > 0 else self._hints.pause
 
-    async def claim(self, wanted: int, *, ids: Sequence[UUID] | None = None) -> int:
-        """Claim at most `wanted` jobs (only of `ids`, if given), and start them. Answers how many."""
+    async def claim(self, wanted: int, look: Look) -> int:
+        """Claim at most `wanted` of the jobs that `look` says, and start them. Answers how many."""
+        if look.ids is not None:
+            wanted = min(wanted, len(look.ids))
         attempts, tokens = self._ids(wanted)
         sent = time.monotonic()
 
@@ -80,7 +88,7 @@ class Claimer:
             nonlocal sent
             await self._hints.before_claim(conn)
             sent = time.monotonic()
-            rows = await self._send(conn, attempts, tokens, ids)
+            rows = await self._send(conn, attempts, tokens, look)
             # Only now: a connection whose call was cut short is thrown away, and a watch would outlive it.
             self._hints.after_claim(conn)
             return rows
@@ -98,11 +106,11 @@ class Claimer:
             self._slots.unreserve(wanted)
         if rows:
             self._heartbeat.watch_over(min(row.lease for row in rows))
-            self._count(rows)
+        self._count(rows, look)
         return len(rows)
 
     async def _send(
-        self, conn: Connection, attempts: Sequence[str], tokens: Sequence[str], ids: Sequence[UUID] | None
+        self, conn: Connection, attempts: Sequence[str], tokens: Sequence[str], look: Look
     ) -> list[Claimed]:
         who = self._identity
         return await server_calls.claim(
@@ -114,16 +122,20 @@ class Claimer:
             versions=who.versions,
             attempts=attempts,
             tokens=tokens,
-            ids=self._hints.take(len(tokens)) if ids is None else ids,
+            ids=look.ids,
+            min_age=look.min_age,
         )
 
-    def _count(self, rows: Sequence[Claimed]) -> None:
+    def _count(self, rows: Sequence[Claimed], look: Look) -> None:
         counts: dict[str, int] = {}
         for row in rows:
             counts[row.kind] = counts.get(row.kind, 0) + 1
             self._telemetry.started(row.kind, row.delay)
         for kind, count in counts.items():
-            self._telemetry.claimed(kind, count)
+            self._telemetry.claimed(kind, count, source=look.source)
+        if look.ids is not None:
+            self._telemetry.heard("fresh", len(rows))
+            self._telemetry.heard("stale", len(look.ids) - len(rows))
 
 
 def _refused(error: BaseException) -> bool:

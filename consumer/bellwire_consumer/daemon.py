@@ -9,7 +9,7 @@ registry. A kill skips all that, and the leases run out.
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -19,9 +19,10 @@ import structlog
 from bellwire_consumer import server_calls
 from bellwire_consumer.app import App
 from bellwire_consumer.applied import longest_lease
+from bellwire_consumer.bell import Bell
 from bellwire_consumer.claimer import Claimer
 from bellwire_consumer.heartbeat import Heartbeat
-from bellwire_consumer.hints import Announcements
+from bellwire_consumer.hints import Announcements, Look
 from bellwire_consumer.identity import Identity
 from bellwire_consumer.lease import Lease
 from bellwire_consumer.leaving import leave_stuck_code_behind, own_executor
@@ -92,6 +93,7 @@ class Consumer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.claim_runner: LoopRunner | None = None
         self.settle_runner: LoopRunner | None = None
+        self._bell: Bell | None = None
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -114,10 +116,15 @@ class Consumer:
         settled = asyncio.Event()
         if health is not None:
             self._report(health, claiming, settling)
-        tasks = [asyncio.ensure_future(claiming.run(stop)), asyncio.ensure_future(settling.run(settled))]
+        tasks = [asyncio.ensure_future(settling.run(settled))]
         try:
+            if self._bell is not None:
+                tasks.append(asyncio.ensure_future(self._bell.run(stop)))
+                # A first poll before the broker is heard would only take away what hints are about to bring.
+                await self._bell.first(stop)
+            tasks.append(claim_task := asyncio.ensure_future(claiming.run(stop)))
             await stop.wait()
-            await self._stop(tasks[0])
+            await self._stop(claim_task)
             settled.set()
             settling.nudge()
             await asyncio.wait(tasks, timeout=_UNWIND_S)
@@ -136,7 +143,8 @@ class Consumer:
         self._ended = ended
         try:
             if self.slots.free:
-                await self.claimer.claim(min(self.slots.free, 500), ids=ids)
+                named = None if ids is None else [job.hex for job in ids]
+                await self.claimer.claim(min(self.slots.free, 500), Look(named))
             while self.slots.running:
                 self._stirred.clear()
                 try:
@@ -194,6 +202,18 @@ class Consumer:
             for kind, (handler, hooks) in self._app.handlers().items()
             if kind in self.identity.kinds
         }
+        address = self._settings.broker
+        if address is not None:
+            self._bell = Bell(
+                address=address,
+                identity=self.identity,
+                installation=found.id,
+                announcements=self._announcements,
+                telemetry=self.telemetry,
+                settings=self._settings,
+                on_hint=self._claim_again,
+                on_change=self._hearing_changed,
+            )
         self._runner = Runner(
             plans=plans,
             deps=deps,
@@ -210,12 +230,9 @@ class Consumer:
             longest_lease=longest,
             end=self._runner.watch.end,
             on_looked=self._claim_again,
+            hears=self._bell.hears if self._bell else lambda: (None, None),
         )
-        self._hints = Announcements(
-            consumer=self.identity.id,
-            on_hint=self._claim_again,
-            listen=self._settings.listen_address is not None,
-        )
+        self._hints = self._bell.source if self._bell else self._announcements(self._claim_again)
         self.claimer = Claimer(
             connection=self.front,
             identity=self.identity,
@@ -224,7 +241,6 @@ class Consumer:
             runner=self._runner,
             heartbeat=self.heartbeat,
             telemetry=self.telemetry,
-            poll_floor=self._settings.consumer_poll_floor.total_seconds(),
         )
         self.slots.on_free = self._freed
         self.settler.on_pending = self._settle_now
@@ -289,6 +305,18 @@ class Consumer:
 
     # --- wake-ups inside the process ---
 
+    def _announcements(self, on_hint: Callable[[], None]) -> Announcements:
+        return Announcements(
+            consumer=self.identity.id,
+            on_hint=on_hint,
+            poll_floor=self._settings.consumer_poll_floor.total_seconds(),
+            listen=self._settings.listen_address is not None,
+        )
+
+    def _hearing_changed(self) -> None:
+        self.heartbeat.register_now()
+        self._claim_again()
+
     def _claim_again(self) -> None:
         if self.claim_runner is not None:
             self.claim_runner.nudge()
@@ -313,6 +341,8 @@ class Consumer:
             health.report(runner)
         health.ready_when("database", lambda: self.front.down or self.back.down)
         health.ready_when("heartbeat", lambda: self.heartbeat.down)
+        if self._bell is not None:
+            health.ready_when("broker", self._bell.down)
 
 
 async def run(

@@ -36,8 +36,14 @@ _REGISTER_AGAIN_S = 1.0
 _STOP_S = 5.0
 
 
+def _hears_nothing() -> tuple[bool | None, str | None]:
+    return None, None
+
+
 class Heartbeat:
-    """`end` and `cancelled` are called on the handlers' loop."""
+    """`end` and `on_looked` are called on the handlers' loop; `hears` is asked in the thread: whether the
+    broker is heard (None: there is none), and why not.
+    """
 
     def __init__(
         self,
@@ -48,6 +54,7 @@ class Heartbeat:
         longest_lease: float,
         end: Callable[[Lease, Gone], None],
         on_looked: Callable[[], None],
+        hears: Callable[[], tuple[bool | None, str | None]] = _hears_nothing,
     ) -> None:
         self._connect = connect
         self._identity = identity
@@ -55,6 +62,7 @@ class Heartbeat:
         self._longest_lease = longest_lease
         self._end = end
         self._on_looked = on_looked
+        self._hears = hears
         self._home = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._main, name="bellwire-heartbeat", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -63,6 +71,7 @@ class Heartbeat:
         self._shortest = 30.0
         self._stopping = False
         self._leaving = False
+        self._register_soon = False
         self._fresh_doubts: list[tuple[str, ...]] = []
         self._doubts: dict[str, float] = {}
         self._connection: SupervisedConnection | None = None
@@ -90,6 +99,11 @@ class Heartbeat:
         self._shortest = min(self._shortest, lease)
         if time.monotonic() + lease / 3 < self._next_wake:
             self._wake()
+
+    def register_now(self) -> None:
+        """What the registry should say of this consumer has changed."""
+        self._register_soon = True
+        self._wake()
 
     def stopping(self) -> None:
         """From now on nothing is claimed; leases are renewed as before."""
@@ -137,8 +151,9 @@ class Heartbeat:
                     await asyncio.sleep(0.05)
                     continue
                 now = time.monotonic()
-                if now >= register_at or self._stopping != told_stopping:
+                if now >= register_at or self._stopping != told_stopping or self._register_soon:
                     told_stopping = self._stopping
+                    self._register_soon = False
                     registered = await self._done(self._register)
                     register_at = now + (REGISTER_EVERY_S if registered else _REGISTER_AGAIN_S)
                 if registered:
@@ -171,6 +186,7 @@ class Heartbeat:
 
     async def _register(self) -> None:
         who = self._identity
+        hears, hears_error = self._hears()
         await self._call(
             within=self._patience / 2,
             call=lambda conn: server_calls.beat_consumer(
@@ -184,6 +200,8 @@ class Heartbeat:
                 kinds=who.kinds,
                 versions=who.versions,
                 stopping=self._stopping,
+                hears=hears,
+                hears_error=hears_error,
             ),
         )
         self._home.call_soon_threadsafe(self.registered.set)

@@ -1,30 +1,62 @@
 """Where a consumer hears that something was admitted. A hint carries no meaning but "look"; polling is the
 floor.
 
-This source is the one that needs no broker: the relay notifies one channel of each consumer. LISTEN shares
-the claim connection, so it costs no connection of its own: between two claims the event loop watches the
-socket itself, and during one psycopg hands over what arrives. A dead LISTEN looks like a quiet one, and
-costs the poll floor.
+Without a broker the relay notifies one channel of each consumer. LISTEN shares the claim connection, so it
+costs no connection of its own: between two claims the event loop watches the socket itself, and during one
+psycopg hands over what arrives. A dead LISTEN looks like a quiet one, and costs the poll floor.
+
+With a broker hints name jobs, and polling is the net under them: once a second, by the clock and not when it
+is quiet (or it would starve under steady flow), for what was admitted more than a second ago. While the
+broker cannot be heard this is a consumer without one, that looks more often.
 """
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from datetime import timedelta
+from typing import Literal, NamedTuple, Protocol
 from uuid import UUID
 
 import psycopg
 from psycopg import Notify, sql
 
+from bellwire_consumer.inbox import Inbox
 from bellwire_runtime.database import Connection
 
-__all__ = ["Announcements", "HintSource"]
+__all__ = ["Announcements", "Doorbell", "HintSource", "Look"]
+
+Source = Literal["hint", "poll"]
+
+
+class Look(NamedTuple):
+    """What to claim: these jobs, or, where `ids` is None, the oldest that were admitted `min_age` ago."""
+
+    ids: Sequence[str] | None = None
+    min_age: timedelta = timedelta(0)
+
+    @property
+    def source(self) -> Source:
+        return "poll" if self.ids is None else "hint"
 
 
 class HintSource(Protocol):
-    """What the claimer asks for. `ids`: the jobs to look at, or None to look at the oldest admitted."""
+    """What the claimer asks for."""
 
-    def take(self, limit: int) -> Sequence[UUID] | None: ...
+    def look(self, limit: int) -> Look | None:
+        """What to claim now; None: nothing. `answered` follows each."""
+
+    def answered(self, look: Look, *, wanted: int, claimed: int) -> None:
+        """The claim has ended; where it failed, nothing was claimed."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a look is worth it as soon as a slot is free."""
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look, unless something is heard."""
+
     async def before_claim(self, conn: Connection) -> None: ...
     def after_claim(self, conn: Connection) -> None: ...
     def close(self) -> None: ...
@@ -33,15 +65,22 @@ class HintSource(Protocol):
 class Announcements:
     """Listens on the consumer's own channel; `on_hint` is called on the event loop."""
 
-    def __init__(self, *, consumer: UUID, on_hint: Callable[[], None], listen: bool = True) -> None:
+    def __init__(
+        self, *, consumer: UUID, on_hint: Callable[[], None], poll_floor: float, listen: bool = True
+    ) -> None:
         self._channel = f"bellwire_{consumer.hex}"
         self._on_hint = on_hint
         self._listen = listen
         self._conn: Connection | None = None
         self._watched: int | None = None
+        self.pause = poll_floor
+        self.waiting = False
 
-    def take(self, limit: int) -> None:  # noqa: ARG002 (this source names no jobs)
-        return None
+    def look(self, limit: int) -> Look:  # noqa: ARG002 (this source names no jobs)
+        return Look()
+
+    def answered(self, look: Look, *, wanted: int, claimed: int) -> None:  # noqa: ARG002 (as above)
+        self.waiting = claimed == wanted
 
     async def before_claim(self, conn: Connection) -> None:
         """The connection is psycopg's again; a new one is told to listen."""
@@ -82,3 +121,76 @@ class Announcements:
 
     def _notified(self, _note: Notify) -> None:
         self._on_hint()
+
+
+class Doorbell:
+    """Hints from the broker first, announcements where the relay cannot publish, and the net under both."""
+
+    NET_S = 1.0
+    AWAY_S = 0.25
+
+    def __init__(
+        self,
+        *,
+        inbox: Inbox,
+        announcements: Announcements,
+        hearing: Callable[[], bool],
+        poll: bool,
+        poll_floor: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._inbox = inbox
+        self._announcements = announcements
+        self._hearing = hearing
+        self._poll = poll
+        self._away = min(poll_floor, self.AWAY_S)
+        self._clock = clock
+        self._net_at = float("-inf")
+        self._announced = False
+        self._full = False
+
+    def announced(self) -> None:
+        """The relay notified: it cannot publish just now."""
+        self._announced = True
+
+    def check(self) -> None:
+        """Cast the net at the next look: this consumer has just (re)registered, or a hint found no slot."""
+        self._net_at = float("-inf")
+
+    def look(self, limit: int) -> Look | None:
+        if self._poll and self._announced:
+            self._announced = False
+            return Look()
+        if self._poll and self._hearing() and self._clock() >= self._net_at:
+            self._net_at = self._clock() + self.NET_S
+            return Look(min_age=timedelta(seconds=1))
+        if ids := self._inbox.take(limit):
+            return Look(ids)
+        return Look() if self._poll and not self._hearing() else None
+
+    def answered(self, look: Look, *, wanted: int, claimed: int) -> None:
+        self._inbox.answered()
+        if look.ids is None:
+            self._full = claimed == wanted
+            if self._full and self._hearing():
+                self.check()
+
+    @property
+    def waiting(self) -> bool:
+        return self._full or bool(self._inbox) or self._announced
+
+    @property
+    def pause(self) -> float:
+        if not self._hearing():
+            return self._away
+        return max(0.001, self._net_at - self._clock()) if self._poll else self.NET_S
+
+    async def before_claim(self, conn: Connection) -> None:
+        await self._announcements.before_claim(conn)
+
+    def after_claim(self, conn: Connection) -> None:
+        self._announcements.after_claim(conn)
+
+    def close(self) -> None:
+        self._announcements.close()
+        self._inbox.close()

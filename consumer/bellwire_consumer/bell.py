@@ -1,0 +1,98 @@
+"""The doorbell of one consumer: what it hears, where that waits, and the net under it, put together.
+
+Everything here may be taken away at any moment, and the consumer goes on by polling.
+"""
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+from bellwire_consumer.hearing import Hearing
+from bellwire_consumer.hints import Announcements, Doorbell
+from bellwire_consumer.identity import Identity
+from bellwire_consumer.inbox import Inbox
+from bellwire_consumer.settings import ConsumerSettings
+from bellwire_runtime.broker.address import BrokerAddress
+from bellwire_runtime.telemetry import BrokerState, Telemetry
+
+__all__ = ["Bell"]
+
+
+class Bell:
+    """`source` is what the claimer asks; `run` keeps the connection."""
+
+    def __init__(
+        self,
+        *,
+        address: BrokerAddress,
+        identity: Identity,
+        installation: UUID,
+        announcements: Callable[[Callable[[], None]], Announcements],
+        telemetry: Telemetry,
+        settings: ConsumerSettings,
+        on_hint: Callable[[], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._timeout = address.timeout
+        self._on_hint = on_hint
+        self._on_change = on_change
+        self._telemetry = telemetry
+        inbox = Inbox(on_hint=on_hint, on_forgotten=self._forgotten)
+        hearing = Hearing(
+            address=address,
+            installation=installation,
+            lines=list(zip(identity.kinds, identity.versions, strict=True)),
+            inbox=inbox,
+            telemetry=telemetry,
+            on_change=self._changed,
+        )
+        self._hearing = hearing
+        self._owner = owner = hearing.owner
+        self.source = Doorbell(
+            inbox=inbox,
+            announcements=announcements(self._announced),
+            hearing=lambda: owner.well,
+            poll=settings.consumer_poll,
+            poll_floor=settings.consumer_poll_floor.total_seconds(),
+        )
+        telemetry.broker(
+            owner.name,
+            lambda: BrokerState(connected=owner.well, blocked=False, connects=owner.connects),
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`."""
+        await self._hearing.run(stop)
+
+    async def first(self, stop: asyncio.Event) -> None:
+        """Wait for the first try to succeed or fail. Raises `QueueMismatch` where it found one."""
+        waiting = asyncio.ensure_future(self._owner.first(within=self._timeout))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                waiting.result()
+        finally:
+            waiting.cancel()
+            stopping.cancel()
+
+    def down(self) -> str | None:
+        """For health: why hints are not heard."""
+        return self._owner.down
+
+    def hears(self) -> tuple[bool | None, str | None]:
+        """For the registry; from any thread."""
+        return self._owner.well, self._owner.error
+
+    def _changed(self, well: bool) -> None:
+        if well:
+            self.source.check()
+        self._on_change()
+
+    def _announced(self) -> None:
+        self.source.announced()
+        self._on_hint()
+
+    def _forgotten(self, count: int) -> None:
+        self._telemetry.heard("forgotten", count)
+        self.source.check()
