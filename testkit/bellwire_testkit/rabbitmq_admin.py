@@ -88,6 +88,9 @@ class Admin:
 
     # --- Virtual hosts ---
 
+    def vhosts(self) -> list[str]:
+        return sorted(row["name"] for row in self.call("GET", "vhosts"))
+
     def create_vhost(self, name: str) -> None:
         self.call("PUT", "vhosts", name, body={})
 

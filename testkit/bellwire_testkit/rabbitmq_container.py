@@ -6,16 +6,14 @@ container's own, so wiping is a new container.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bellwire_runtime.broker.node import START_DEADLINE_S, NodeFailed
+from bellwire_runtime.broker.node import START_DEADLINE_S, NodeFailed, speaks_amqp
 from bellwire_runtime.broker.node_config import advanced_config
 from bellwire_testkit.server_binaries import free_port
 
@@ -70,12 +68,7 @@ class ContainerNode:
             self._made = True
         host = self._container.get_container_host_ip()
         deadline = time.monotonic() + START_DEADLINE_S
-        while True:
-            # The engine's proxy accepts before the broker listens: only an answer counts.
-            with contextlib.suppress(OSError), socket.create_connection((host, self.port), 1) as client:
-                client.sendall(b"AMQP\x00\x00\x09\x01")
-                if client.recv(1):
-                    return
+        while not speaks_amqp(host, self.port):
             if time.monotonic() > deadline:
                 raise NodeFailed(f"RabbitMQ in a container did not answer within {START_DEADLINE_S:g} s")
             time.sleep(0.1)

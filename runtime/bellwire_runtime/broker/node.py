@@ -31,7 +31,7 @@ from typing import Self
 from bellwire_runtime import leftovers
 from bellwire_runtime.broker.node_config import NodeTls, advanced_config
 
-__all__ = ["NodeFailed", "NodeMissing", "NodeTls", "RabbitNode"]
+__all__ = ["NodeFailed", "NodeMissing", "NodeTls", "RabbitNode", "speaks_amqp"]
 
 PREFIX = "bellwire-rabbitmq-"
 INSTALL = "No RabbitMQ server was found. Install one: apt-get install rabbitmq-server"
@@ -71,6 +71,14 @@ def find_epmd() -> Path:
     if erl is None or (found is None and not inside):
         raise NodeMissing("RabbitMQ's Erlang was not found. Install it: apt-get install rabbitmq-server")
     return Path(found) if found else inside[-1]
+
+
+def speaks_amqp(host: str, port: int, *, within: float = 1.0) -> bool:
+    """Whether an AMQP server answers there: accepting a connection is not enough, proxies do that too."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), within) as client:
+        client.sendall(b"AMQP\x00\x00\x09\x01")
+        return client.recv(1) == b"\x01"
+    return False
 
 
 class RabbitNode:
@@ -296,10 +304,8 @@ class RabbitNode:
         while time.monotonic() < deadline:
             if process.poll() is not None:
                 return False
-            with contextlib.suppress(OSError), socket.create_connection((_ADDRESS, self.port), 1) as client:
-                client.sendall(b"AMQP\x00\x00\x09\x01")
-                if client.recv(1):
-                    return True
+            if speaks_amqp(_ADDRESS, self.port):
+                return True
             time.sleep(0.02)
         return False
 
