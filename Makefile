@@ -2,12 +2,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench lock clean
+.PHONY: help setup demo test test-faults check format bench lock clean
 
 BIN := .venv/bin
 
 help: ## list these targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: ## make .venv from the lock; find or install PostgreSQL's programs
 	@scripts/setup
@@ -17,6 +17,9 @@ demo: setup ## render statements, kill a consumer on the way, and verify what is
 
 test: setup ## the whole test suite, on private servers
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-faults: setup ## the broker cut, frozen, restarted, emptied and alarmed under real processes
+	@$(BIN)/python -m pytest -n 4 --dist load --maxschedchunk 1 tests/faults
 
 check: setup ## the gate before every commit: lint, types, layers, fast tests
 	@scripts/check
