@@ -27,7 +27,12 @@ DatabaseUrl = Annotated[
 ]
 AppPath = Annotated[
     str,
-    typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="Where your App is, such as shop.work:app."),
+    typer.Option(
+        "--app",
+        envvar="BELLWIRE_APP",
+        metavar="MODULE:ATTRIBUTE",
+        help="Where your App is, such as shop.work:app.",
+    ),
 ]
 OptionalAppPath = Annotated[
     str | None,
