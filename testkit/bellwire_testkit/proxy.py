@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import struct
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 from bellwire_testkit.faults import (
     AfterBytes,
@@ -61,6 +62,21 @@ class _Link:
             end.close()
 
 
+class _Way:
+    """One direction of all connections: whether it flows, and how late."""
+
+    def __init__(self) -> None:
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+        self.lateness: Callable[[], float] | None = None
+
+    async def pass_one(self) -> None:
+        """Wait as long as what is next to pass this way has to."""
+        if self.lateness is not None:
+            await asyncio.sleep(self.lateness())
+        await self.flowing.wait()
+
+
 class Proxy:
     """Forwards `port` on 127.0.0.1 to the target, until `close`; its methods may be called from any thread.
 
@@ -83,8 +99,7 @@ class Proxy:
         """How many connections were ever asked for."""
         self.trouble: EncryptedStream | None = None
         self._loop = asyncio.new_event_loop()
-        self._flowing = asyncio.Event()
-        self._flowing.set()
+        self._ways: dict[Direction, _Way] = {way: _Way() for way in get_args(Direction)}
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
         self._accepting = self._call(self._start_accepting())
@@ -98,21 +113,56 @@ class Proxy:
         """Reset every open connection now; new ones are served."""
         self._call(self._cut_all())
 
-    def refuse(self) -> None:
-        """Reset every connection and each new one at once, until `serve`."""
+    def refuse(self, *, cut: bool = True) -> None:
+        """Reset each new connection at once, until `serve`; and with `cut` those that are open."""
         self._refusing = True
-        self.cut()
+        if cut:
+            self.cut()
 
     def serve(self) -> None:
         self._refusing = False
 
-    def freeze(self) -> None:
-        """Keep all sockets open and forward nothing: a network that swallows packets."""
-        self._call(self._set_flowing(False))
+    def freeze(self, direction: Direction | None = None) -> None:
+        """Keep all sockets open and forward nothing, not even their end: a network that swallows packets.
 
-    def thaw(self) -> None:
-        """Forward again, and first what was held back."""
-        self._call(self._set_flowing(True))
+        With a direction only that one: a half-open connection, in which one side hears and is not heard.
+        """
+        self._call(self._set_flowing(direction, False))
+
+    def thaw(self, direction: Direction | None = None) -> None:
+        """Forward again (both ways unless a direction is given), and first what was held back."""
+        self._call(self._set_flowing(direction, True))
+
+    def delay(
+        self,
+        seconds: float,
+        *,
+        up_to: float | None = None,
+        direction: Direction | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Let each chunk wait that long, or a random time from `seconds` to `up_to`; 0 ends it.
+
+        What is sent meanwhile waits behind it, so the bytes keep their order and nothing is lost.
+        """
+        dice = rng or random.Random()
+        longest = seconds if up_to is None else up_to
+        self._call(
+            self._set_lateness(direction, (lambda: dice.uniform(seconds, longest)) if longest else None)
+        )
+
+    def cut_at_random(
+        self, rng: random.Random, *, within: int, direction: Direction | None = None
+    ) -> tuple[Direction, int]:
+        """`cut_after` up to `within` more bytes, one way or the other; answers which way and how many.
+
+        The same `rng` state makes the same choice; where in the stream that falls, the traffic decides.
+        """
+        ways: tuple[Direction, ...] = get_args(Direction)
+        way = rng.choice(ways) if direction is None else direction
+        count = rng.randint(1, within)
+        self.cut_after(way, count)
+        return way, count
 
     def cut_after(self, direction: Direction, count: int) -> None:
         """Let `count` more bytes (of all connections together) pass that way, then cut in mid-stream."""
@@ -177,11 +227,19 @@ class Proxy:
 
         self._call(add())
 
-    async def _set_flowing(self, flowing: bool) -> None:
-        if flowing:
-            self._flowing.set()
-        else:
-            self._flowing.clear()
+    def _of(self, direction: Direction | None) -> list[_Way]:
+        return list(self._ways.values()) if direction is None else [self._ways[direction]]
+
+    async def _set_flowing(self, direction: Direction | None, flowing: bool) -> None:
+        for way in self._of(direction):
+            if flowing:
+                way.flowing.set()
+            else:
+                way.flowing.clear()
+
+    async def _set_lateness(self, direction: Direction | None, lateness: Callable[[], float] | None) -> None:
+        for way in self._of(direction):
+            way.lateness = lateness
 
     async def _start_accepting(self) -> asyncio.Task[None]:
         return self._loop.create_task(self._accept())
@@ -227,16 +285,29 @@ class Proxy:
     async def _pump(
         self, link: _Link, direction: Direction, source: socket.socket, sink: socket.socket
     ) -> None:
-        while chunk := await self._loop.sock_recv(source, _CHUNK):
-            await self._flowing.wait()
-            try:
-                passing = self._look(link.piece(direction, chunk))
-            except Cut as cut:
-                with contextlib.suppress(OSError):
-                    await self._loop.sock_sendall(sink, cut.passing)
-                raise
-            await self._loop.sock_sendall(sink, passing)
-        await self._flowing.wait()
+        way = self._ways[direction]
+        try:
+            while chunk := await self._loop.sock_recv(source, _CHUNK):
+                await way.pass_one()
+                try:
+                    passing = self._look(link.piece(direction, chunk))
+                except Cut as cut:
+                    with contextlib.suppress(OSError):
+                        await self._loop.sock_sendall(sink, cut.passing)
+                    raise
+                await self._deliver(direction, sink, passing)
+        except OSError:
+            await way.pass_one()  # a reset is swallowed like everything else
+            raise
+        await way.pass_one()
+
+    async def _deliver(self, direction: Direction, sink: socket.socket, data: bytes) -> None:
+        try:
+            await self._loop.sock_sendall(sink, data)
+        except OSError:
+            # That the receiver has gone is news of its own, and travels the other way.
+            await self._ways["to_client" if direction == "to_server" else "to_server"].pass_one()
+            raise
 
     def _look(self, piece: Piece) -> bytes:
         for rule in self._rules:

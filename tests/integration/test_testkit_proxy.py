@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import socket
+import struct
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +16,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from bellwire_testkit.proxy import Proxy
+from bellwire_testkit.proxy import Direction, Proxy
 from bellwire_testkit.servers import PostgresServer
 from bellwire_testkit.waiting import wait_until
 
@@ -213,3 +217,148 @@ def test_cut_when_and_after_know_no_protocol() -> None:
             assert say(b"first", b"last", b"more").startswith(b"first")
             wire.wait_cut(3)
         server.join(5)
+
+
+class Echo:
+    """A server that sends back what it hears, and counts who is connected to it."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.heard = b""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            self.open += 1
+            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        with peer:
+            try:
+                while data := peer.recv(65536):
+                    self.heard += data
+                    peer.sendall(data)
+            except OSError:
+                pass
+        self.open -= 1
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    made = Echo()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def plain(echo: Echo) -> Iterator[Proxy]:
+    with Proxy("127.0.0.1", echo.port, postgres=False) as running:
+        yield running
+
+
+def dial(wire: Proxy, timeout: float = 5.0) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", wire.port), timeout=timeout)
+
+
+def read(client: socket.socket, count: int) -> bytes:
+    heard = b""
+    while len(heard) < count and (more := client.recv(count - len(heard))):
+        heard += more
+    return heard
+
+
+def test_frozen_one_way_the_server_hears_and_is_not_heard(echo: Echo, plain: Proxy) -> None:
+    with dial(plain, 0.3) as client:
+        plain.freeze("to_client")
+        client.sendall(b"ping")
+        wait_until(lambda: echo.heard == b"ping", describe="the server to hear")
+        with pytest.raises(TimeoutError):
+            client.recv(4)
+        plain.thaw("to_client")
+        client.settimeout(5)
+        assert read(client, 4) == b"ping"
+
+
+def test_frozen_the_other_way_the_server_hears_nothing(echo: Echo, plain: Proxy) -> None:
+    with dial(plain, 0.3) as client:
+        plain.freeze("to_server")
+        client.sendall(b"ping")
+        with pytest.raises(TimeoutError):
+            client.recv(4)
+        assert echo.heard == b""
+        plain.thaw()
+        client.settimeout(5)
+        assert read(client, 4) == b"ping"
+
+
+@pytest.mark.parametrize("direction", [None, "to_server"])
+def test_a_frozen_wire_hides_that_a_client_has_gone(
+    echo: Echo, plain: Proxy, direction: Direction | None
+) -> None:
+    client = dial(plain)
+    client.sendall(b"ping")
+    assert read(client, 4) == b"ping"
+    plain.freeze(direction)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    with pytest.raises(TimeoutError):
+        wait_until(lambda: echo.open == 0, deadline=0.3, describe="the server to notice")
+    plain.thaw()
+    wait_until(lambda: echo.open == 0, describe="the server to notice")
+
+
+def test_delay_keeps_order_and_ends(plain: Proxy) -> None:
+    sent = random.Random(1).randbytes(300_000)
+    with dial(plain) as client:
+        plain.delay(0.02, up_to=0.04, rng=random.Random(2))
+        began = time.monotonic()
+        threading.Thread(target=client.sendall, args=(sent,)).start()
+        assert read(client, len(sent)) == sent
+        assert time.monotonic() - began > 0.08  # at least two chunks, each way late
+        plain.delay(0)
+        client.sendall(b"ping")
+        assert read(client, 4) == b"ping"
+
+
+def test_refuse_new_ones_only(plain: Proxy) -> None:
+    with dial(plain) as early:
+        early.sendall(b"ping")
+        assert read(early, 4) == b"ping"
+        plain.refuse(cut=False)
+        with contextlib.suppress(ConnectionResetError), dial(plain) as late:
+            assert late.recv(1) == b""
+        early.sendall(b"pong")
+        assert read(early, 4) == b"pong"
+    assert plain.cuts == 0
+
+
+def test_random_cuts_are_the_same_for_the_same_seed(echo: Echo, plain: Proxy) -> None:
+    chosen = []
+    for seed in (7, 7, 8):
+        echo.heard = b""
+        way, count = plain.cut_at_random(random.Random(seed), within=1000)
+        chosen.append((way, count))
+        heard = b""
+        with dial(plain) as client:
+            try:
+                for _ in range(200):
+                    client.sendall(b"x" * 10)
+                    heard += read(client, 10)
+            except ConnectionError:
+                pass
+        plain.wait_cut(len(chosen))
+        wait_until(lambda: echo.open == 0, describe="the server to notice")
+        assert way == "to_client" or len(echo.heard) <= count
+        assert way == "to_server" or len(heard) <= count
+        assert len(echo.heard) < 2000
+    assert chosen[0] == chosen[1] != chosen[2]
