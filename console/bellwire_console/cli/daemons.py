@@ -6,7 +6,7 @@ import typer
 
 from bellwire_console.cli.exits import Exit, Failure
 from bellwire_console.cli.loading import declared, load_app
-from bellwire_console.cli.options import AppPath, DatabaseUrl, HealthPort, LogFormat, LogLevel
+from bellwire_console.cli.options import AmqpUrl, AppPath, DatabaseUrl, HealthPort, LogFormat, LogLevel
 from bellwire_console.cli.parsing import did_you_mean
 from bellwire_console.cli.session import address
 
@@ -16,6 +16,7 @@ __all__ = ["consumer", "relay"]
 def relay(
     *,
     database_url: DatabaseUrl = None,
+    amqp_url: AmqpUrl = None,
     health_port: HealthPort = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
@@ -31,6 +32,7 @@ def relay(
     settings = load(
         RelaySettings,
         database_url=url,
+        amqp_url=amqp_url,
         health_port=health_port,
         log_format=log_format,
         log_level=log_level,
@@ -57,6 +59,7 @@ def consumer(
         ),
     ] = None,
     database_url: DatabaseUrl = None,
+    amqp_url: AmqpUrl = None,
     health_port: HealthPort = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
@@ -80,6 +83,7 @@ def consumer(
     settings = load(
         ConsumerSettings,
         database_url=url,
+        amqp_url=amqp_url,
         slots=slots,
         health_port=health_port,
         log_format=log_format,

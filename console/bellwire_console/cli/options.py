@@ -6,6 +6,7 @@ import typer
 
 __all__ = [
     "Actor",
+    "AmqpUrl",
     "AppPath",
     "DatabaseUrl",
     "HealthPort",
@@ -22,6 +23,16 @@ DatabaseUrl = Annotated[
         envvar="BELLWIRE_DATABASE_URL",
         metavar="ADDRESS",
         help="postgresql://user:password@host:5432/name",
+        show_default=False,
+    ),
+]
+AmqpUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--amqp-url",
+        envvar="BELLWIRE_AMQP_URL",
+        metavar="ADDRESS",
+        help="amqp://user:password@host:5672/vhost; none: no broker, jobs are found in the database.",
         show_default=False,
     ),
 ]
