@@ -26,6 +26,7 @@ from bellwire_runtime.broker.owner import BrokerOwner, Generation
 from bellwire_runtime.broker.topology import declare, queue_name
 from bellwire_runtime.broker.wire import BrokerLost, bounded
 from bellwire_runtime.telemetry import Telemetry
+from bellwire_schema.faultpoints import reach
 
 __all__ = ["Hearing"]
 
@@ -111,6 +112,7 @@ class Hearing:
             if tag is None:
                 return
             acks.delivered(tag)
+            reach("consumer.heard")
             found = decode(message.body, self._installation)
             if isinstance(found, Hint):
                 self._inbox.hear(found.ids, acks, tag)

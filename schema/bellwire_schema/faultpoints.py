@@ -23,6 +23,8 @@ __all__ = ["PLACES", "VARIABLE", "reach"]
 VARIABLE = "BELLWIRE_TEST_FAULTPOINT"
 PLACES = (
     "relay.admitted",
+    "relay.published",
+    "consumer.heard",
     "consumer.claimed",
     "transaction.committing",
     "transaction.committed",

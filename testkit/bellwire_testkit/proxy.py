@@ -192,6 +192,10 @@ class Proxy:
         """
         self._add(LoseAnswer(matcher(statement)))
 
+    def arm(self, rule: Rule) -> None:
+        """A rule of the test's own: what it answers goes on, and its `Cut` cuts."""
+        self._add(rule)
+
     def wait_cut(self, count: int = 1, *, deadline: float = 10.0) -> None:
         """Wait until `count` connections in all have been cut: the fault was real, not merely armed."""
         wait_until(

@@ -1,7 +1,11 @@
 """The app of the fault tests' consumers; which handler, and how long, is in the payload."""
 
 import asyncio
+import contextlib
+import gc
+import os
 import time
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 from bellwire_consumer import App, AsyncAttempt, Attempt, Retry
@@ -38,7 +42,21 @@ class Block(Job):
     seconds: float = 0.0
 
 
-app = App("faults")
+@contextlib.asynccontextmanager
+async def lifespan() -> AsyncIterator[None]:
+    """With `BELLWIRE_TEST_COLLECT` set, garbage is collected whenever so many seconds are over."""
+
+    async def collect(every: float) -> None:
+        while True:
+            gc.collect()
+            await asyncio.sleep(every)
+
+    collecting = asyncio.ensure_future(collect(float(os.environ.get("BELLWIRE_TEST_COLLECT", "3600"))))
+    yield
+    collecting.cancel()
+
+
+app = App("faults", lifespan=lifespan)
 # A killed consumer's jobs come back quickly, and as often as a test likes.
 HARDY = Retry(max_attempts=40, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=200), deaths=40)
 

@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -134,15 +134,24 @@ class Stage:
 
     # --- processes ---
 
-    def relay(self, *, amqp: str | None = None, **env: str) -> Daemon:
-        return self._start("relay", "relay", amqp=amqp, url=self.database.url_as("bellwire_relay"), **env)
+    def relay(self, *, amqp: str | None = None, env: Mapping[str, str] | None = None, **more: str) -> Daemon:
+        """`env` and `more` are variables of its environment."""
+        url = self.database.url_as("bellwire_relay")
+        return self._start("relay", "relay", amqp=amqp, url=url, env={**(env or {}), **more})
 
-    def consumer(self, *kinds: str, amqp: str | None = None, slots: int = 10, **env: str) -> Daemon:
+    def consumer(
+        self,
+        *kinds: str,
+        amqp: str | None = None,
+        slots: int = 10,
+        env: Mapping[str, str] | None = None,
+        **more: str,
+    ) -> Daemon:
         argv = ("--app", APP, "--slots", str(slots), *kinds)
         url = self.database.url_as("bellwire_consumer")
-        return self._start("consumer", "consumer", *argv, amqp=amqp, url=url, **env)
+        return self._start("consumer", "consumer", *argv, amqp=amqp, url=url, env={**(env or {}), **more})
 
-    def _start(self, name: str, *argv: str, amqp: str | None, url: str, **env: str) -> Daemon:
+    def _start(self, name: str, *argv: str, amqp: str | None, url: str, env: Mapping[str, str]) -> Daemon:
         port = free_port()
         settings = {
             "BELLWIRE_DATABASE_URL": url,
