@@ -4,20 +4,19 @@ Every check answers with a finding even where all is well, so that silence is ne
 finds names the mend. Each check is one small function, and a new failure mode gets a new one.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
 
 from sqlalchemy import Connection, select, text
 
-from bellwire_schema import migrate, reads
+from bellwire_schema import doorbell, migrate, reads
+from bellwire_schema.finding import Check, Finding
 from bellwire_schema.integrity import invariants
 from bellwire_schema.standing import LIVE
 from bellwire_schema.tables import kind, kind_owner, relay, stuck
 from bellwire_schema.words import clock, span
 
-Level = Literal["ok", "note", "wrong"]
+__all__ = ["CHECKS", "Finding", "examine"]
+
 # A lease that ran out this long ago should have been taken back: relays look every second.
 _UNRECOVERED = timedelta(seconds=30)
 # A daemon's own session is ended by the server after as long; whoever sits longer is somebody else.
@@ -31,19 +30,6 @@ _DAEMON_SETTINGS = {
     "tcp_user_timeout": "25s",
     "statement_timeout": "30s",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What one check found. `note` is worth knowing and no failure; `mend` says what to do."""
-
-    check: str
-    level: Level
-    text: str
-    mend: str | None = None
-
-
-Check = Callable[[Connection, datetime], list[Finding]]
 
 
 def examine(connection: Connection, *, data: bool = False) -> list[Finding]:
@@ -302,6 +288,8 @@ CHECKS: tuple[Check, ...] = (
     _relays,
     _ownership,
     _unserved,
+    doorbell.broker,
+    doorbell.hints,
     _ages,
     _leases,
     _locks,

@@ -113,6 +113,7 @@ def explain_kind(connection: Connection, name: str) -> Explanation | None:
     reasons: list[Reason] = []
     if counts["ready"]:
         reasons += standing.relays(connection, name, now)
+    reasons += standing.broker(connection, name, now)
     reasons += standing.policy(connection, name, now)
     versions = connection.execute(
         select(outbox.c.version).where(outbox.c.kind == name).distinct().order_by(outbox.c.version)
@@ -147,6 +148,7 @@ def explain_tenant(connection: Connection, tenant_name: str) -> Explanation | No
         reasons.append(_last(last, now))
     for name in waiting:
         reasons += standing.relays(connection, name, now)
+        reasons += standing.broker(connection, name, now)
         reasons += standing.policy(connection, name, now)
         reasons += standing.consumers(connection, name, None, now)
         reasons += standing.tenants(connection, name, tenant_name, now)
@@ -187,6 +189,8 @@ def _ready(connection: Connection, detail: reads.JobDetail, now: datetime) -> li
         return [
             *(r for r in reasons if r.code not in ("limit", "tenant_limit")),
             Reason(code="admitted", text=text),
+            *_hint(detail, now),
+            *standing.broker(connection, detail.kind, now),
         ]
     reasons = [*standing.relays(connection, detail.kind, now), *reasons]
     ahead = standing.ahead_of(connection, detail.id)
@@ -197,8 +201,21 @@ def _ready(connection: Connection, detail: reads.JobDetail, now: datetime) -> li
     since = detail.eligible_at or detail.run_at
     if not reasons:
         text = "nothing holds it back: the relay's next cycle admits it"
-        return [Reason(code="next", text=f"ready for {span(now - since)}; {text}", since=since)]
-    return [Reason(code="waiting", text=f"ready for {span(now - since)}", since=since), *reasons]
+        reasons = [Reason(code="next", text=f"ready for {span(now - since)}; {text}", since=since)]
+    else:
+        reasons.insert(0, Reason(code="waiting", text=f"ready for {span(now - since)}", since=since))
+    return [*reasons, *standing.broker(connection, detail.kind, now)]
+
+
+def _hint(detail: reads.JobDetail, now: datetime) -> list[Reason]:
+    """What became of the hint of an admitted job, where there is something to say."""
+    if detail.published_at is None:
+        return []
+    times = {0: "", 1: " once", 2: " twice"}.get(detail.publishes or 0, f" {detail.publishes} times")
+    text = f"its hint was published again{times}, the last time {span(now - detail.published_at)} ago"
+    if detail.publish_error:
+        text += f"; the last trouble: {detail.publish_error}"
+    return [Reason(code="hint", text=text, since=detail.published_at)]
 
 
 def _scheduled(connection: Connection, detail: reads.JobDetail, now: datetime) -> list[Reason]:

@@ -120,6 +120,9 @@ class JobDetail(JobLine):
     triage_note: str | None
     woken: bool
     admitted_at: datetime | None
+    publishes: int | None
+    publish_error: str | None
+    published_at: datetime | None
     attempts: tuple[AttemptLine, ...]
     effects: tuple[EffectLine, ...]
 
@@ -229,6 +232,9 @@ def show_job(connection: Connection, job_id: UUID) -> JobDetail | None:
                 job.c.key.is_not(None).label("key_held"),
                 outbox.c.job_id.is_not(None).label("woken"),
                 outbox.c.admitted_at,
+                outbox.c.publishes,
+                outbox.c.publish_error,
+                outbox.c.published_at,
             )
             .join(outbox, outbox.c.job_id == job.c.id, isouter=True)
             .where(job.c.id == job_id)

@@ -54,6 +54,20 @@ def relays(connection: Connection, name: str, now: datetime) -> list[Reason]:
     return []
 
 
+def broker(connection: Connection, name: str, now: datetime) -> list[Reason]:
+    """Whether the relay that serves the kind is without its broker, which costs latency and no work."""
+    row = connection.execute(
+        select(relay.c.broker_error, relay.c.broker_since)
+        .join(kind_owner, kind_owner.c.relay == relay.c.id)
+        .where(kind_owner.c.kind == name, kind_owner.c.expires_at > now, relay.c.broker_well.is_(False))
+    ).one_or_none()
+    if row is None:
+        return []
+    since = f" since {clock(row.broker_since)}" if row.broker_since else ""
+    text = f"the broker is away ({row.broker_error or 'no reason was told'}){since}: consumers poll"
+    return [Reason(code="broker_away", text=text, since=row.broker_since)]
+
+
 def consumers(connection: Connection, name: str, version: int | None, now: datetime) -> list[Reason]:
     """Whether somebody can run the kind (in that version), and has room."""
     live = connection.execute(

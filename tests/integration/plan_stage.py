@@ -55,7 +55,8 @@ WITH made AS (
 woken AS (
     INSERT INTO bellwire.outbox (job_id, kind, version, tenant, rank, eligible_at, admitted_at)
     SELECT id, kind, version, tenant, eligible_at, eligible_at,
-           CASE WHEN kind = ANY (%(admitted)s) AND hashtext(id::text) %% 2 = 0 THEN now() END
+           CASE WHEN kind = ANY (%(admitted)s) AND hashtext(id::text) %% 2 = 0
+                THEN now() - abs(hashtext(id::text)) %% 120 * interval '1 second' END
       FROM made WHERE state = 'ready')
 INSERT INTO bellwire.attempt (id, job_id, number, generation, started_at, ended_at, outcome)
 SELECT gen_random_uuid(), id, attempt, 1, finished_at, finished_at, 'succeeded'

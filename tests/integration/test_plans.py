@@ -154,6 +154,19 @@ def admit(table: Grown, conn: Conn) -> Any:
     ).fetchall()
 
 
+def republish(table: Grown, conn: Conn, everything: bool) -> Any:
+    return conn.execute(
+        "SELECT * FROM bellwire.republish(%s, %s, %s, %s)", (RELAY, TOKEN, everything, BATCH)
+    ).fetchall()
+
+
+def note_publish(table: Grown, conn: Conn) -> Any:
+    return conn.execute(
+        "SELECT bellwire.note_publish(%s, %s, %s, %s)",
+        (RELAY, TOKEN, table.admitted, ["returned"] * len(table.admitted)),
+    )
+
+
 HOT: dict[str, Hot] = {
     "submit": Hot(submit_new, {"job": {"job_pkey", "job_key"}}),
     "submit again": Hot(submit_again, {"job": {"job_pkey", "job_key"}}),
@@ -167,6 +180,7 @@ HOT: dict[str, Hot] = {
         # Of each kind as many as might be the oldest.
         rows=4 * BATCH * len(ADMITTED) + 12 * BATCH,
     ),
+    "note_publish": Hot(note_publish, {"outbox": {"outbox_pkey"}}),
     "heartbeat": Hot(
         lambda t, c: edges.heartbeat(c, t.leases, progress=columns(t, 1)), {"job": {"job_pkey"}}
     ),
@@ -228,6 +242,15 @@ WIDE: dict[str, tuple[Call, dict[str, set[str]]]] = {
     "admit": (
         admit,
         {"job": {"job_running", "job_lease"}, "outbox": {"outbox_waiting", "outbox_admitted", "outbox_pkey"}},
+    ),
+    # By its age; all that is out is looked at, and only of kinds that have something out.
+    "republish": (
+        partial(republish, everything=False),
+        {"outbox": {"outbox_admitted", "outbox_pkey"}},
+    ),
+    "republish everything": (
+        partial(republish, everything=True),
+        {"outbox": {"outbox_admitted", "outbox_pkey"}},
     ),
     "release_doubtful": (
         lambda t, c: edges.release_doubtful(c, consumer=CONSUMER, tokens=[t.leases[0].token]),

@@ -21,15 +21,15 @@ BEGIN
         SELECT DISTINCT ON (s.id) s.id, s.error
           FROM unnest(p_ids, p_errors) WITH ORDINALITY AS s(id, error, n) ORDER BY s.id, s.n DESC),
     held AS MATERIALIZED (
-        SELECT w.job_id, said.error
+        SELECT w.place, said.error
           FROM said
          CROSS JOIN LATERAL (
-            SELECT o.job_id FROM outbox o
+            SELECT o.ctid AS place FROM outbox o
              WHERE o.job_id = said.id AND o.kind = ANY (v_kinds) AND COALESCE(o.admitted_at > '-infinity', false)
                FOR UPDATE SKIP LOCKED) AS w)
     UPDATE outbox o
        SET publish_error = left(held.error, 240), publishes = LEAST(o.publishes + 1, 32000), published_at = v_now
-      FROM held WHERE o.job_id = held.job_id;
+      FROM held WHERE o.ctid = held.place;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;
 END $$;

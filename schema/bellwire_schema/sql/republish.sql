@@ -45,16 +45,17 @@ BEGIN
                              <= v_now)) AS w
          ORDER BY w.told_at, w.job_id LIMIT p_limit),
     held AS MATERIALIZED (
-        SELECT w.job_id
+        -- Written where it lies: joined by id, a plan made for a tiny table reads all of it for each.
+        SELECT w.place
           FROM due
          CROSS JOIN LATERAL (
-            SELECT o.job_id FROM outbox o
+            SELECT o.ctid AS place FROM outbox o
              WHERE o.job_id = due.job_id AND COALESCE(o.admitted_at > '-infinity', false)
                FOR UPDATE SKIP LOCKED) AS w),
     told AS (
         UPDATE outbox o
            SET published_at = v_now, publishes = CASE WHEN p_all THEN o.publishes ELSE LEAST(o.publishes + 1, 32000) END
-          FROM held WHERE o.job_id = held.job_id
+          FROM held WHERE o.ctid = held.place
         RETURNING o.job_id, o.kind, o.version)
     SELECT d.kind, d.version, array_agg(t.job_id ORDER BY t.job_id), d.least, d.hearers
       FROM told t JOIN declared d ON d.kind = t.kind AND d.version = t.version
