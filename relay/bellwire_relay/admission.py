@@ -16,6 +16,7 @@ from bellwire_relay.claim_rate import ClaimRate
 from bellwire_relay.drowsiness import Drowsiness
 from bellwire_relay.ownership import Identity, Ownership
 from bellwire_relay.pace import Look, Pace
+from bellwire_relay.publishing import Publisher
 from bellwire_relay.server_calls import Admitted
 from bellwire_runtime.database import SupervisedConnection
 from bellwire_schema.faultpoints import reach
@@ -40,6 +41,7 @@ class AdmissionLoop:
         floor: float,
         listening: Callable[[], bool],
         flag_length: float,
+        publisher: Publisher | None = None,
     ) -> None:
         self._connection = connection
         self._identity = identity
@@ -50,6 +52,9 @@ class AdmissionLoop:
         self._flag_length = flag_length
         self._pace = Pace(floor=floor)
         self._drowsiness = Drowsiness()
+        self._publisher = publisher
+        self.outstanding = 0
+        """How many wake-ups were out after the last admission."""
 
     def nudged(self) -> None:
         """A submit notified: the loop's pause is over."""
@@ -95,17 +100,30 @@ class AdmissionLoop:
                 kinds=[kind for kind, _ in recent],
                 versions=[version for _, version in recent],
                 recent=list(recent.values()),
+                # Whoever cannot publish everything has consumers told by the database.
+                notify=self._publisher is None or not self._publisher.rings,
             ),
             # Past the ownership's end another relay admits; what this call would still do is refused.
             within=self._flag_length,
         )
         if any(row.job_ids for row in rows):
             reach("relay.admitted")
+        self._publish(rows)
         admitted = {(row.kind, row.version): len(row.job_ids) for row in rows if row.job_ids}
         outstanding = {(row.kind, row.version): row.outstanding for row in rows}
         for rate in self._rates:
             rate.saw(admitted, outstanding)
         return rows
+
+    def _publish(self, rows: Sequence[Admitted]) -> None:
+        self.outstanding = sum(row.outstanding for row in rows)
+        if self._publisher is None:
+            return
+        for row in rows:
+            if row.job_ids:
+                self._publisher.offer(
+                    row.kind, row.version, row.job_ids, least=row.least, hearers=row.hearers
+                )
 
     async def _sleep(self) -> bool:
         me = self._identity

@@ -1,7 +1,8 @@
-"""The relay as a process: at most three connections, and loops that fail apart from each other.
+"""The relay as a process: at most three connections to the database, and loops that fail apart.
 
 Ownership and admission share one connection, so that a slow count elsewhere cannot cost the ownership; the
-housekeeping has another; the third only listens. A stop lets passes end, gives the kinds back so that others
+housekeeping has another; the third only listens. The broker, where one is given, has a connection of its own,
+which nothing waits for. A stop lets passes end, gives the kinds back so that others
 take over at once, and ends with code 0; a kill lets the ownership run out instead.
 """
 
@@ -15,11 +16,15 @@ import psycopg
 import structlog
 
 from bellwire_relay.admission import AdmissionLoop
+from bellwire_relay.avoiding import Reporting
 from bellwire_relay.claim_rate import ClaimRate
 from bellwire_relay.evicting import EvictLoop
 from bellwire_relay.housekeeping import ExpireLoop, MendLoop, PromoteLoop, RecoverLoop
 from bellwire_relay.measuring import MeasureLoop
-from bellwire_relay.ownership import Identity, Ownership, OwnershipLoop
+from bellwire_relay.ownership import BrokerReport, Identity, Ownership, OwnershipLoop
+from bellwire_relay.publishing import Publisher
+from bellwire_relay.repeating import RepeatLoop
+from bellwire_relay.server_calls import known_lines
 from bellwire_relay.settings import RelaySettings
 from bellwire_runtime import logs
 from bellwire_runtime.database import SupervisedConnection
@@ -36,6 +41,7 @@ __all__ = ["Relay", "channel_of", "run"]
 
 log = structlog.get_logger("bellwire.relay")
 _RATE_PERIOD = 10.0
+_FIRST_TRY = 5.0
 
 
 def channel_of(relay: UUID) -> str:
@@ -71,6 +77,12 @@ class Relay:
         length = settings.relay_ownership.total_seconds()
         floor = settings.relay_poll_floor.total_seconds()
         rates = [ClaimRate(), ClaimRate(period=_RATE_PERIOD)]
+        broker = settings.broker
+        self.publisher = (
+            None
+            if broker is None
+            else Publisher(address=broker, telemetry=self.telemetry, on_well=self._well, rng=self._rng)
+        )
         self.admission = AdmissionLoop(
             connection=self.front,
             identity=self.identity,
@@ -79,6 +91,7 @@ class Relay:
             floor=floor,
             listening=self._listening,
             flag_length=length,
+            publisher=self.publisher,
         )
         self.owning = OwnershipLoop(
             connection=self.front,
@@ -86,7 +99,22 @@ class Relay:
             ownership=self.ownership,
             length=length,
             on_gain=self._gained,
+            broker=BrokerReport
+            if self.publisher is None
+            else Reporting(publisher=self.publisher, ownership=self.ownership, patience=length),
             rng=self._rng,
+        )
+        self.repeating = (
+            None
+            if self.publisher is None
+            else RepeatLoop(
+                connection=self.back,
+                identity=self.identity,
+                ownership=self.ownership,
+                publisher=self.publisher,
+                telemetry=self.telemetry,
+                outstanding=lambda: self.admission.outstanding,
+            )
         )
         self.promotion = PromoteLoop(
             connection=self.back,
@@ -118,6 +146,7 @@ class Relay:
         address = settings.listen_address
         self.listener = None if address is None else self._listen(settings, address)
         self._admit_runner: LoopRunner | None = None
+        self._repeat_runner: LoopRunner | None = None
 
     async def run(self, stop: asyncio.Event, *, health: Health | None = None) -> None:
         """Every loop until `stop`, then the kinds are given back."""
@@ -135,6 +164,9 @@ class Relay:
         self._admit_runner = runners[1]
         if self.listener is not None:
             runners.append(LoopRunner(self.listener, rng=self._rng))
+        if self.repeating is not None:
+            self._repeat_runner = LoopRunner(self.repeating, rng=self._rng)
+            runners.append(self._repeat_runner)
         for runner in runners:
             self.telemetry.loop_age(runner.name, lambda runner=runner: runner.age)  # type: ignore[misc]
             if health is not None:
@@ -144,10 +176,17 @@ class Relay:
                     health.ready_when(f"loop.{runner.name}", lambda runner=runner: runner.late)  # type: ignore[misc]
         if health is not None:
             health.ready_when("database", lambda: self.front.down or self.back.down)
+        if self.publisher is not None:
+            publisher = self.publisher
+            if health is not None:
+                health.ready_when("broker", lambda: publisher.down)
+            if publisher.installation is None:
+                publisher.installation = (await self.front.run(lambda conn: inspect(conn, calls="admit"))).id
+            publisher.start()
         try:
             await supervise(runners, stop)
         finally:
-            self._admit_runner = None
+            self._admit_runner = self._repeat_runner = None
 
     async def run_once(self) -> None:
         """One pass of every loop, in the order in which each prepares the next. Waits for nothing."""
@@ -166,6 +205,8 @@ class Relay:
         """Give the kinds back if the database answers in time, and close. Never raises for the database."""
         if self.listener is not None:
             await self.listener.close()
+        if self.publisher is not None:
+            await self.publisher.close()
         try:
             async with asyncio.timeout(within):
                 await self.owning.let_go(within=within)
@@ -204,6 +245,14 @@ class Relay:
     def _gained(self, _kinds: frozenset[str]) -> None:
         self.admission.restart()
         self._nudge()
+        # Whoever had them may have died between an admission and its hint.
+        self._well()
+
+    def _well(self) -> None:
+        if self.repeating is not None:
+            self.repeating.everything()
+        if self._repeat_runner is not None:
+            self._repeat_runner.nudge()
 
     def _ready(self) -> None:
         self.admission.made_ready()
@@ -217,7 +266,8 @@ class Relay:
 async def run(settings: RelaySettings, *, stop: asyncio.Event | None = None) -> int:
     """`bellwire relay`: until a signal (or `stop`, which then leaves signals alone). Answers the exit code.
 
-    Raises `ConfigError`, `NotInstalled`, `MigrationBehind` or `DatabaseUnavailable`, all before it serves.
+    Raises `ConfigError` (a `QueueMismatch` is one), `NotInstalled`, `MigrationBehind` or
+    `DatabaseUnavailable`, all before it serves.
     """
     if stop is not None:
         return await _serve(settings, stop)
@@ -245,6 +295,9 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event) -> int:
             return Exit.OK
         found = await relay.front.run(lambda conn: inspect(conn, calls="admit"))
         relay.recovery.server_started(found.server_age)
+        if relay.publisher is not None:
+            relay.publisher.installation = found.id
+            await _try_broker(relay, relay.publisher, stop)
         log.info("relay started", relay=str(relay.identity.relay), installation=str(found.id))
         watch = asyncio.ensure_future(_close_listener(relay, stop))
         try:
@@ -258,6 +311,22 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event) -> int:
         await relay.close()
         if server is not None:
             server.close()
+
+
+async def _try_broker(relay: Relay, publisher: Publisher, stop: asyncio.Event) -> None:
+    """A queue of ours with other arguments ends the start; a broker that is away hardly delays it."""
+    lines = await relay.front.run(known_lines)
+    publisher.start(check=lines)
+    first = asyncio.ensure_future(publisher.first(within=_FIRST_TRY))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({first, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    if first.done():
+        first.result()
+    else:
+        first.cancel()
 
 
 async def _close_listener(relay: Relay, stop: asyncio.Event) -> None:

@@ -7,7 +7,8 @@ sides, and another relay takes over within its length.
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
@@ -16,7 +17,7 @@ import structlog
 from bellwire_relay import server_calls
 from bellwire_runtime.database import SupervisedConnection
 
-__all__ = ["REST", "Identity", "Ownership", "OwnershipLoop"]
+__all__ = ["REST", "BrokerReport", "Identity", "Ownership", "OwnershipLoop"]
 
 REST = "*"
 """The reserved name of what belongs to no kind: promote, recover, expire, mend, measure."""
@@ -33,6 +34,18 @@ class Identity:
         self.host = host
         self.pid = pid
         self.version = version
+
+
+@dataclass(frozen=True)
+class BrokerReport:
+    """What other relays, and `doctor`, are told of this one's broker; `well` is None where none was given.
+
+    `avoid` are kinds of which it could publish nothing for an ownership's length.
+    """
+
+    well: bool | None = None
+    error: str | None = None
+    avoid: Sequence[str] = ()
 
 
 class Ownership:
@@ -83,6 +96,7 @@ class OwnershipLoop:
         ownership: Ownership,
         length: float,
         on_gain: Callable[[frozenset[str]], None] = lambda _kinds: None,
+        broker: Callable[[], BrokerReport] = BrokerReport,
         rng: random.Random | None = None,
     ) -> None:
         self._connection = connection
@@ -90,11 +104,12 @@ class OwnershipLoop:
         self._ownership = ownership
         self._length = length
         self._on_gain = on_gain
+        self._broker = broker
         self._rng = rng or random.Random()  # noqa: S311 (spreads relays apart, no secret)
         self._registered = False
 
     async def run_once(self) -> float | None:
-        me = self._identity
+        me, broker = self._identity, self._broker()
         sent = time.monotonic()
         kinds = await self._connection.run(
             lambda conn: server_calls.own(
@@ -105,6 +120,9 @@ class OwnershipLoop:
                 pid=me.pid,
                 version=me.version,
                 lease=timedelta(seconds=self._length),
+                broker_well=broker.well,
+                broker_error=broker.error,
+                avoid=broker.avoid,
             ),
             # An answer later than this says nothing any more.
             within=self._length,

@@ -25,6 +25,7 @@ __all__ = [
     "disown",
     "evict",
     "expire",
+    "known_lines",
     "measure",
     "mend",
     "note_publish",
@@ -118,6 +119,18 @@ async def note_publish(
     rows = await _all(conn, text.NOTE_PUBLISH, (relay, token, list(ids), list(errors)))
     count: int = rows[0][0]
     return count
+
+
+async def known_lines(conn: Connection) -> list[tuple[str, int]]:
+    """Kinds and versions that were applied and are in use, of many the newest versions."""
+    rows = await _all(
+        conn,
+        "SELECT name, version FROM bellwire.kind CROSS JOIN LATERAL unnest(versions) AS version"
+        " WHERE retired_at IS NULL ORDER BY row_number() OVER (PARTITION BY name ORDER BY version DESC), name"
+        " LIMIT 200",
+        (),
+    )
+    return [(kind, version) for kind, version in rows]
 
 
 async def promote(conn: Connection, *, limit: int) -> Promoted:
