@@ -2,7 +2,7 @@
 
 `finish` asserts what every test of this folder must: all jobs reached a terminal state; each has exactly one
 success and as many attempts as expected; every process left in time, with 0 and without a traceback; nothing
-is left in the outbox.
+is left in the outbox; `doctor --data` finds no row that breaks an invariant.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from sqlalchemy import create_engine
 from bellwire_outbox import Job, submit_many
 from bellwire_runtime.broker.hint import encode
 from bellwire_runtime.broker.topology import queue_name
+from bellwire_schema.connection import connect
+from bellwire_schema.doctor import Finding, examine
 from bellwire_schema.policy import apply
 from bellwire_testkit.databases import Database
 from bellwire_testkit.processes import Process, Processes
@@ -215,6 +217,11 @@ class Stage:
         """How many jobs these consumers have claimed by "hint" or "poll"."""
         return sum(int(one.metric("bellwire_job_claimed_total", source=source)) for one in consumers)
 
+    def doctor(self, check: str | None = None, *, data: bool = False) -> list[Finding]:
+        """What `bellwire doctor` says, of one check or of all."""
+        with connect(self.database.url, application_name="test") as connection, connection.begin():
+            return [one for one in examine(connection, data=data) if check in {None, one.check}]
+
     # --- the broker ---
 
     def queue(self, kind: str = "quick", version: int = 1) -> str:
@@ -253,6 +260,8 @@ class Stage:
             )
             assert rows.fetchall() == []
         assert self._number("SELECT count(*) FROM bellwire.outbox") == 0
+        broken = [one for one in self.doctor(data=True) if one.check.startswith("data:")]
+        assert {one.level for one in broken} == {"ok"}, broken
 
     def stop(self) -> None:
         """SIGTERM to all that live; each leaves within the grace, with 0, and without a traceback."""
