@@ -23,7 +23,6 @@ from bellwire_relay.trouble import Trouble
 from bellwire_runtime.broker.address import BrokerAddress
 from bellwire_runtime.broker.hint import MAX_IDS, encode
 from bellwire_runtime.broker.owner import BrokerOwner, Generation
-from bellwire_runtime.broker.topology import queue_name
 from bellwire_runtime.broker.wire import BrokerLost, bounded
 from bellwire_runtime.telemetry import BrokerState, Telemetry
 from bellwire_schema.errors import QueueMismatch
@@ -36,6 +35,8 @@ _LOOK_EVERY = 0.5
 _MOST_IDS = 100_000
 _CHECKED_AT_ONCE = 20
 _SEEN = 1000
+_REMEMBERED = 600.0
+_CLOSE_WITHIN = 2.5
 
 
 def spread(ids: Sequence[UUID], *, least: int, hearers: int) -> list[Sequence[UUID]]:
@@ -69,12 +70,11 @@ class Publisher:
         self.queues = Queues(on_settled=self._settled, clock=clock)
         self.queues.frozen = lambda: self.blocked
         self.owner = BrokerOwner(address=address, name="relay", session=self._session, rng=rng, clock=clock)
-        self._timeout = address.timeout
         self._ringer: Ringer | None = None
         self._blocked_at: float | None = None
         self._waiting: dict[Line, list[Sending]] = {}
         self._ids = 0
-        self._seen: dict[Line, None] = {}
+        self._seen: dict[Line, float] = {}
         self._to_check: Sequence[Line] = ()
         self._running: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -103,7 +103,7 @@ class Publisher:
             return f"blocked for {seconds:.0f} s by the broker: a memory or disk alarm"
         if self._ringer is None:
             return self.owner.error or "not connected yet"
-        return next((mute.reason for mute in self.queues.mutes.values()), None)
+        return next((mute.reason for mute in list(self.queues.mutes.values())), None)
 
     @property
     def down(self) -> str | None:
@@ -121,8 +121,8 @@ class Publisher:
             self._telemetry.published("dropped", len(parts))
             self.trouble.note(ids, f"refused: {reason}")
             return
-        if line not in self._seen and len(self._seen) < _SEEN:
-            self._seen[line] = None
+        if line in self._seen or len(self._seen) < _SEEN:
+            self._seen[line] = self._clock()
         queue = self.queues.name(line)
         for part in parts:
             self._ids += len(part)
@@ -145,8 +145,9 @@ class Publisher:
         """Within the time that a close may take; by force, if the broker does not answer."""
         self._stop.set()
         if self._running is not None:
-            await asyncio.wait({self._running}, timeout=self._timeout)
+            await asyncio.wait({self._running}, timeout=_CLOSE_WITHIN)
             self._running.cancel()
+            await asyncio.wait({self._running}, timeout=1.0)
 
     async def _session(self, generation: Generation) -> None:
         channel = await (await generation.open_channel(confirms=True)).get_underlay_channel()
@@ -155,7 +156,7 @@ class Publisher:
         assert isinstance(channel, Channel)  # noqa: S101 (the library has no other)
         self.queues.begin(generation, installation)
         try:
-            blocked = await self._prove(generation, channel, queue_name(installation, "nobody", 1))
+            blocked = await self._prove(generation, channel, f"bellwire.{installation}")
             if self._to_check and not blocked:
                 await self._check()
             self._ringer = Ringer(
@@ -175,7 +176,10 @@ class Publisher:
             self._end()
 
     async def _prove(self, generation: Generation, channel: Channel, queue: str) -> bool:
-        """Publish to a queue that nobody has: it comes back if we may publish. Whether we are blocked."""
+        """Publish to a queue that nobody has: it comes back if we may publish. Whether we are blocked.
+
+        Without this a broker that takes no hints of ours would be called well again at each connection.
+        """
         probe = asyncio.ensure_future(publish(channel, queue, b""))
         within = self._clock() + generation.timeout
         try:
@@ -214,6 +218,9 @@ class Publisher:
             await asyncio.sleep(0 if blocked else _LOOK_EVERY)
 
     def _begin(self) -> None:
+        # Those in use, before the first hint needs them; the others expire, as they should.
+        before = self._clock() - _REMEMBERED
+        self._seen = {line: at for line, at in self._seen.items() if at >= before}
         for line in self._seen:
             if not self.queues.there(line):
                 self.queues.want(line)
@@ -277,8 +284,7 @@ class Publisher:
                 self._send(sending)
                 return
         self._ids -= len(sending.ids)
-        if answer in _TROUBLES and (answer != "dropped" or detail):
-            words = _TROUBLES[answer]
+        if (words := _TROUBLES.get(answer)) is not None:
             self.trouble.note(sending.ids, f"{words}: {detail}" if detail else words)
 
 
@@ -287,8 +293,8 @@ _TROUBLES: Mapping[Answer, str] = {
     "nacked": "nacked",
     "timed_out": "timed out",
     "refused": "refused",
-    "dropped": "dropped",
 }
+"""What is written onto a wake-up. That a hint was dropped says nothing about it, but about the broker."""
 
 
 def _forget(task: "asyncio.Task[None]") -> None:
