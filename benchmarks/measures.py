@@ -38,9 +38,14 @@ def bare_commits(stand: Stand, *, seconds: int = 10) -> float:
         "1", "--time", str(seconds), "--file", str(script), stand.url,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.search(r"tps = ([0-9.]+)", done.stdout)
+    return tps_of(done.stdout)
+
+
+def tps_of(said: str) -> float:
+    """Transactions a second, from what pgbench printed."""
+    found = re.search(r"tps = ([0-9.]+)", said)
     if found is None:
-        raise SystemExit(f"pgbench said no tps:\n{done.stdout}")
+        raise SystemExit(f"pgbench said no tps:\n{said}")
     return float(found.group(1))
 
 
@@ -114,7 +119,7 @@ def work_off(stand: Stand, *, done: int, to: int) -> None:
 
 def resident(stand: Stand) -> tuple[float, float]:
     """MiB that relay and consumer occupy now."""
-    return _resident(stand.relay_pid), _resident(stand.consumer_pid)
+    return _resident(stand.relay_pid), _resident(stand.consumer_pids[0])
 
 
 def _resident(pid: int) -> float:

@@ -1,7 +1,7 @@
-"""Where the measurements are taken: a private PostgreSQL that waits for its disk, a relay and a consumer as
-shipped.
+"""Where the measurements are taken: a private PostgreSQL that waits for its disk, relays and consumers as
+shipped, and where wanted a private RabbitMQ between them.
 
-Both daemons are started by the `bellwire` command with nothing said but the database and the app. fsync and
+The daemons are started by the `bellwire` command with nothing said but the addresses and the app. fsync and
 synchronous_commit are asked of the server itself before anything is measured.
 """
 
@@ -20,6 +20,7 @@ import psycopg
 
 from bellwire import submit_many
 from bellwire_testkit.processes import Process
+from bellwire_testkit.rabbitmq import RabbitServer
 from bellwire_testkit.servers import PostgresServer
 from benchmarks.app import LINES, Noop
 
@@ -30,19 +31,22 @@ ROOT = Path(__file__).parent.parent
 
 
 class Stand:
-    """Server, database, relay and consumer; everything is taken away at the end."""
+    """Servers, database, relay and consumers; everything is taken away at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, broker: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="bellwire-bench-")
         self.folder = Path(self._folder.name)
         self.lines_file = self.folder / "lines"
         self.server = PostgresServer(durable=True)
+        self.broker = RabbitServer() if broker else None
         self._processes: list[Process] = []
         self.relay_pid = 0
-        self.consumer_pid = 0
+        self.consumer_pids: list[int] = []
 
     def __enter__(self) -> Self:
         self.server.start()
+        if self.broker is not None:
+            self.broker.start()
         with psycopg.connect(self.server.url, autocommit=True) as conn:
             conn.execute("CREATE DATABASE bench")
         self._run("migrate")
@@ -57,6 +61,8 @@ class Stand:
             process.close()
         self.conn.close()
         self.server.close()
+        if self.broker is not None:
+            self.broker.close()
         self._folder.cleanup()
 
     @property
@@ -74,14 +80,32 @@ class Stand:
 
     def start_daemons(self) -> None:
         """A relay, and a consumer that has registered."""
-        self.relay_pid = self._start("relay", user="bellwire_relay")
-        self.consumer_pid = self._start("consumer", "--app", APP, user="bellwire_consumer")
-        self.wait(
-            lambda: self.one("SELECT count(*) FROM bellwire.consumer") == 1, 30, "the consumer to register"
-        )
+        self.start_relay()
+        self.start_consumer()
+
+    def start_relay(self) -> None:
+        self.relay_pid = self._start("relay", user="bellwire_relay").pid
         self.wait(
             lambda: self.one("SELECT count(*) FROM bellwire.kind_owner") > 0, 30, "the relay to own the kind"
         )
+
+    def start_consumer(self) -> None:
+        """One more, that has registered, and hears the broker where there is one."""
+        process = self._start("consumer", "--app", APP, user="bellwire_consumer")
+        self.consumer_pids.append(process.pid)
+        hears = "" if self.broker is None else " WHERE hears"
+        self.wait(
+            lambda: self.one(f"SELECT count(*) FROM bellwire.consumer{hears}") == len(self.consumer_pids),
+            30,
+            "the consumer to register",
+        )
+
+    def stop_daemons(self) -> None:
+        """All of them, in order."""
+        for process in self._processes:
+            process.close()
+        self._processes.clear()
+        self.consumer_pids.clear()
 
     def one(self, query: str) -> Any:
         row = self.conn.execute(query.encode()).fetchone()
@@ -122,15 +146,18 @@ class Stand:
                 raise SystemExit(f"waited {seconds:.0f} s in vain for {what}\n" + self._tails())
             time.sleep(0.1)
 
-    def _start(self, *argv: str, user: str) -> int:
+    def _start(self, *argv: str, user: str) -> Process:
         env = {
             "BELLWIRE_DATABASE_URL": self.server.dsn("bench", user=user),
             LINES: str(self.lines_file),
             "PYTHONPATH": str(ROOT),
         }
-        process = Process("bellwire", *argv, folder=self.folder / "logs", env=env, cwd=ROOT, name=argv[0])
+        if self.broker is not None:
+            env["BELLWIRE_AMQP_URL"] = self.broker.url
+        name = f"{argv[0]}-{len(self._processes)}"
+        process = Process("bellwire", *argv, folder=self.folder / "logs", env=env, cwd=ROOT, name=name)
         self._processes.append(process)
-        return process.pid
+        return process
 
     def _run(self, *argv: str) -> None:
         command = [str(Path(sys.executable).with_name("bellwire")), *argv]
