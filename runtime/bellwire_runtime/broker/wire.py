@@ -75,7 +75,7 @@ class Wire:
             heartbeat=str(max(1, round(address.heartbeat))), name=name, timeout=str(round(address.timeout))
         )
         transport = _Transport(TLSTransportFactory() if address.secure else TCPTransportFactory())
-        connection = aio_pika.Connection(url, ssl_context=address.tls())
+        connection = _Connection(url, ssl_context=address.tls())
         connection.kwargs["transport_factory"] = transport
         wire = cls(connection, transport)
         try:
@@ -94,6 +94,14 @@ class Wire:
     def abort(self) -> None:
         """Close by force, waiting for nobody."""
         self._transport.abort()
+
+
+class _Connection(aio_pika.Connection):
+    """The library's, which its owner discards, and nobody else."""
+
+    def __del__(self) -> None:
+        # The library's own would begin a close from whatever thread collects garbage.
+        pass
 
 
 class _Transport(TransportFactory):
