@@ -12,6 +12,7 @@ from bellwire_consumer.hints import Announcements, Doorbell
 from bellwire_consumer.identity import Identity
 from bellwire_consumer.inbox import Inbox
 from bellwire_consumer.settings import ConsumerSettings
+from bellwire_consumer.slots import Slots
 from bellwire_runtime.broker.address import BrokerAddress
 from bellwire_runtime.telemetry import BrokerState, Telemetry
 
@@ -26,6 +27,7 @@ class Bell:
         *,
         address: BrokerAddress,
         identity: Identity,
+        slots: Slots,
         installation: UUID,
         announcements: Callable[[Callable[[], None]], Announcements],
         telemetry: Telemetry,
@@ -37,6 +39,7 @@ class Bell:
         self._on_hint = on_hint
         self._on_change = on_change
         self._telemetry = telemetry
+        self._slots = slots
         inbox = Inbox(on_hint=on_hint, on_forgotten=self._forgotten)
         hearing = Hearing(
             address=address,
@@ -76,6 +79,10 @@ class Bell:
             waiting.cancel()
             stopping.cancel()
 
+    def slot_freed(self) -> None:
+        """A slot is free again."""
+        self._hearing.full(full=False)
+
     def down(self) -> str | None:
         """For health: why hints are not heard."""
         return self._owner.down
@@ -96,3 +103,5 @@ class Bell:
     def _forgotten(self, count: int) -> None:
         self._telemetry.heard("forgotten", count)
         self.source.check()
+        if not self._slots.free:
+            self._hearing.full(full=True)

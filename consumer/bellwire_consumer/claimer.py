@@ -25,6 +25,7 @@ from bellwire_schema.faultpoints import reach
 __all__ = ["Claimer"]
 
 MAX_BATCH = 500
+_FULL_S = 0.5
 
 
 class Claimer:
@@ -66,7 +67,8 @@ class Claimer:
             return 0.05
         wanted = min(self._slots.free, self._batch)
         if wanted < 1:
-            return self._hints.pause
+            # A freed slot says so; this is only the belt to it.
+            return max(_FULL_S, self._hints.pause)
         look = self._hints.look(wanted)
         if look is None:
             return self._hints.pause

@@ -207,6 +207,7 @@ class Consumer:
             self._bell = Bell(
                 address=address,
                 identity=self.identity,
+                slots=self.slots,
                 installation=found.id,
                 announcements=self._announcements,
                 telemetry=self.telemetry,
@@ -323,6 +324,8 @@ class Consumer:
 
     def _freed(self) -> None:
         self._stirred.set()
+        if self._bell is not None:
+            self._bell.slot_freed()
         if self.claim_runner is not None and self.claimer.more:
             self.claim_runner.nudge()
 

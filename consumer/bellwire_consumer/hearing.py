@@ -5,6 +5,9 @@ queue must still be there and list a consumer, and every minute the subscription
 tag, which the broker confirms or does not. A connection that froze fails the same question. Whatever fails
 ends the generation; the next is built from nothing. Nothing that is in a message can do harm: it is counted
 and acknowledged.
+
+A consumer whose slots are all taken for long gives its subscriptions up until one is free: the broker hands
+hints round in turn, and those it gave to us would wait for another consumer's net.
 """
 
 import asyncio
@@ -58,6 +61,8 @@ class Hearing:
         self._telemetry = telemetry
         self._rng = rng or random.Random()  # noqa: S311 (spreads questions, no secret)
         self._sampled = 0
+        self._full = False
+        self._turned = asyncio.Event()
         self.owner = BrokerOwner(
             address=address, name="consumer", session=self._session, on_change=on_change, rng=rng
         )
@@ -65,6 +70,12 @@ class Hearing:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
         await self.owner.run(stop)
+
+    def full(self, *, full: bool) -> None:
+        """No slot was free for a hint; or one is free again. From the event loop."""
+        if full != self._full:
+            self._full = full
+            self._turned.set()
 
     async def _session(self, generation: Generation) -> None:
         within = generation.timeout
@@ -83,8 +94,9 @@ class Hearing:
             subscriptions = [
                 _Subscription(queue, underlay, self._listener(acks), within) for queue in self._queues
             ]
-            for subscription in subscriptions:
-                await subscription.renew()
+            if not self._full:
+                for subscription in subscriptions:
+                    await subscription.renew()
             generation.stand()
             await self._prove(generation, subscriptions)
         finally:
@@ -95,16 +107,35 @@ class Hearing:
         rounds = 0
         position = 0
         while True:
-            await asyncio.sleep(_PROOF_S * self._rng.uniform(0.8, 1.2))
+            if await self._pause():
+                await self._turn(subscriptions)
+                continue
             rounds += 1
             # With very many queues each round asks about some of them.
             count = min(_PROVED_AT_ONCE, len(subscriptions))
             chosen = [subscriptions[(position + n) % len(subscriptions)] for n in range(count)]
             position = (position + count) % len(subscriptions)
-            await _listed(generation, [one.queue for one in chosen])
-            if rounds % _RENEW_EVERY == 0:
+            await _listed(generation, [one.queue for one in chosen], consumers=not self._full)
+            if rounds % _RENEW_EVERY == 0 and not self._full:
                 for subscription in subscriptions:
                     await subscription.renew()
+
+    async def _pause(self) -> bool:
+        """Until the next proof is due; True: we became full, or have a slot again."""
+        try:
+            async with asyncio.timeout(_PROOF_S * self._rng.uniform(0.8, 1.2)):
+                await self._turned.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _turn(self, subscriptions: "Sequence[_Subscription]") -> None:
+        self._turned.clear()
+        for subscription in subscriptions:
+            if self._full:
+                await subscription.give_up()
+            elif not subscription.standing:
+                await subscription.renew()
 
     def _listener(self, acks: Acknowledgements) -> "Callable[[DeliveredMessage], None]":
         def heard(message: DeliveredMessage) -> None:
@@ -155,16 +186,29 @@ class _Subscription:
         )
         self._tag = tag
         if before is not None:
-            await bounded(
-                self._channel.basic_cancel(before), within=self._within, what=f"give up a tag of {self.queue}"
-            )
+            await self._cancel(before)
+
+    @property
+    def standing(self) -> bool:
+        return self._tag is not None
+
+    async def give_up(self) -> None:
+        """Hear no more from this queue, until it is renewed."""
+        before, self._tag = self._tag, None
+        if before is not None:
+            await self._cancel(before)
+
+    async def _cancel(self, tag: str) -> None:
+        await bounded(
+            self._channel.basic_cancel(tag), within=self._within, what=f"give up a tag of {self.queue}"
+        )
 
     async def _deliver(self, message: DeliveredMessage) -> None:
         self._heard(message)
 
 
-async def _listed(generation: Generation, queues: Sequence[str]) -> None:
-    """Each queue exists and lists a consumer, or `BrokerLost` (or the library's error) is raised."""
+async def _listed(generation: Generation, queues: Sequence[str], *, consumers: bool) -> None:
+    """Each queue exists and (if `consumers`) lists one; else `BrokerLost`, or the library's error."""
     within = generation.timeout
     channel: AbstractChannel = generation.connection.channel(publisher_confirms=False)
     await bounded(channel.initialize(), within=within, what="open a channel")
@@ -173,7 +217,7 @@ async def _listed(generation: Generation, queues: Sequence[str]) -> None:
             queue = await bounded(
                 channel.declare_queue(name, passive=True), within=within, what=f"look at queue {name}"
             )
-            if not queue.declaration_result.consumer_count:
+            if consumers and not queue.declaration_result.consumer_count:
                 raise BrokerLost(f"the broker lists no consumer of queue {name}")
     finally:
         with contextlib.suppress(Exception):

@@ -161,7 +161,7 @@ class Doorbell:
         if self._poll and self._announced:
             self._announced = False
             return Look()
-        if self._poll and self._hearing() and self._clock() >= self._net_at:
+        if self._net_due:
             self._net_at = self._clock() + self.NET_S
             return Look(min_age=timedelta(seconds=1))
         if ids := self._inbox.take(limit):
@@ -177,13 +177,17 @@ class Doorbell:
 
     @property
     def waiting(self) -> bool:
-        return self._full or bool(self._inbox) or self._announced
+        return self._full or self._announced or bool(self._inbox) or self._net_due
 
     @property
     def pause(self) -> float:
         if not self._hearing():
             return self._away
         return max(0.001, self._net_at - self._clock()) if self._poll else self.NET_S
+
+    @property
+    def _net_due(self) -> bool:
+        return self._poll and self._hearing() and self._clock() >= self._net_at
 
     async def before_claim(self, conn: Connection) -> None:
         await self._announcements.before_claim(conn)

@@ -65,6 +65,15 @@ def test_under_pressure_it_halves_while_more_than_half_is_taken_and_doubles_whil
     assert pace.after([look(100)]) == 2 * LEAST, "all of it: somebody may have waited"
 
 
+def test_short_pauses_grow_a_little_while_two_thirds_of_the_window_stay_out() -> None:
+    pace = Pace(floor=FLOOR)
+    pace.after([look(100)])
+    assert pace.after([look(20)]) == 1.25 * LEAST
+    assert pace.after([look(34)]) == 1.25 * LEAST, "a third: stay"
+    pauses = [pace.after([look(5)]) for _ in range(20)]
+    assert pauses[-1] < 0.021, "not so long that an urgent job would notice"
+
+
 @settings(max_examples=30)
 @given(st.integers(1, 400), st.floats(0.0005, 0.05))
 def test_throughput_is_not_window_divided_by_floor(window: int, service: float) -> None:
