@@ -25,10 +25,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was measured, beside its bound."""
+    told = sorted(
+        f"{report.nodeid.rpartition('::')[2]}: {value}"
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+        for name, value in report.user_properties
+        if name == "figure"
+    )
+    if told:
+        terminalreporter.section("measured")
+        terminalreporter.write_line("\n".join(told))
+
+
 @pytest.fixture
-def stage(database: Database, processes: Processes, amqp_url: str, amqp_admin: Admin) -> Iterator[Stage]:
+def stage(
+    request: pytest.FixtureRequest,
+    database: Database,
+    processes: Processes,
+    amqp_url: str,
+    amqp_admin: Admin,
+) -> Iterator[Stage]:
     """On a virtual host of its own of the run's broker, which must not be stopped or alarmed."""
-    made = Stage(database=database, processes=processes, amqp=amqp_url, admin=amqp_admin)
+    made = Stage(
+        database=database,
+        processes=processes,
+        amqp=amqp_url,
+        admin=amqp_admin,
+        figures=request.node.user_properties,
+    )
     yield made
     made.close()
     processes.close()
@@ -36,11 +63,21 @@ def stage(database: Database, processes: Processes, amqp_url: str, amqp_admin: A
 
 @pytest.fixture
 def own_stage(
-    database: Database, processes: Processes, own_rabbitmq: RabbitServer, own_amqp_url: str
+    request: pytest.FixtureRequest,
+    database: Database,
+    processes: Processes,
+    own_rabbitmq: RabbitServer,
+    own_amqp_url: str,
 ) -> Iterator[Stage]:
     """On `own_rabbitmq`, which may be stopped, killed, wiped and alarmed."""
     admin = own_rabbitmq.admin.at(vhost_of(own_amqp_url))
-    made = Stage(database=database, processes=processes, amqp=own_amqp_url, admin=admin)
+    made = Stage(
+        database=database,
+        processes=processes,
+        amqp=own_amqp_url,
+        admin=admin,
+        figures=request.node.user_properties,
+    )
     yield made
     made.close()
     processes.close()

@@ -68,10 +68,8 @@ class Daemon:
         status, body = self.get("/ready")
         return json.loads(body)["reasons"] if status else None
 
-    def wait_ready(self, *, deadline: float = 30.0) -> Daemon:
-        self.process.wait_for(
-            lambda: self.reds() == {}, deadline=deadline, describe=f"/ready, which says {self.reds()}"
-        )
+    def wait_ready(self, *, deadline: float = 60.0) -> Daemon:
+        self.process.wait_for(lambda: self.reds() == {}, deadline=deadline, describe="/ready to be green")
         return self
 
     def wait_red(self, check: str, *, deadline: float = 15.0) -> str:
@@ -80,9 +78,7 @@ class Daemon:
         def reason() -> str | None:
             return (self.reds() or {}).get(check)
 
-        return self.process.wait_for(
-            reason, deadline=deadline, describe=f"{check} to turn red; red is {self.reds()}"
-        )
+        return self.process.wait_for(reason, deadline=deadline, describe=f"{check} to turn red")
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum over all samples of that name with these labels; 0 where there is none."""
@@ -98,6 +94,14 @@ class Daemon:
     def connects(self) -> int:
         """How often its broker connections came to stand."""
         return int(self.metric("bellwire_broker_connects"))
+
+    def wait_connects(self, count: int, *, deadline: float = 15.0) -> None:
+        """Wait until its broker connections came to stand that often, and stand."""
+
+        def stands() -> bool:
+            return self.connects >= count and self.metric("bellwire_broker_connected") == 1
+
+        self.process.wait_for(stands, deadline=deadline, describe=f"{count} connects")
 
     @property
     def rss(self) -> int:
@@ -116,12 +120,21 @@ class Daemon:
 class Stage:
     """`amqp` is where daemons find the broker unless told otherwise; `admin` is its own view of that."""
 
-    def __init__(self, *, database: Database, processes: Processes, amqp: str, admin: Admin) -> None:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        processes: Processes,
+        amqp: str,
+        admin: Admin,
+        figures: list[tuple[str, object]] | None = None,
+    ) -> None:
         self.database = database
         self.amqp = amqp
         self.admin = admin
         self.daemons: list[Daemon] = []
         self._processes = processes
+        self._figures = figures if figures is not None else []
         self.conn: psycopg.Connection[Any] = database.connect()
         row = self.conn.execute("SELECT id FROM bellwire.installation").fetchone()
         assert row is not None
@@ -133,6 +146,11 @@ class Stage:
 
     def close(self) -> None:
         self.conn.close()
+
+    def measured(self, what: str, value: float, *, bound: float, unit: str = "s") -> None:
+        """A figure for the run's summary, held to its bound."""
+        self._figures.append(("figure", f"{what}: {value:.3g} {unit} (bound {bound:g})"))
+        assert value < bound, f"{what}: {value:g} {unit}, and the bound is {bound:g}"
 
     # --- processes ---
 
@@ -169,6 +187,15 @@ class Stage:
         daemon = Daemon(process, port)
         self.daemons.append(daemon)
         return daemon
+
+    def up(self, *daemons: Daemon, kind: str = "quick") -> None:
+        """Wait until all are ready, the broker shows the consumers, and a hint has brought a job."""
+        consumers = [one for one in daemons if one.process.argv[1] == "consumer"]
+        for one in daemons:
+            one.wait_ready()
+        self.admin.wait_for_consumers(self.queue(kind), len(consumers), deadline=30)
+        if kind == "quick":
+            self.run_from_hint(*consumers, deadline=30)
 
     # --- jobs ---
 
