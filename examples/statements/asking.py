@@ -19,6 +19,12 @@ class Order:
     accounts: tuple[int, ...]
     repeated: tuple[int, ...]  # asked for twice at the same time
     conflicting: tuple[int, ...]  # asked for again, on other paper
+    late: tuple[int, ...] = ()  # asked for one by one while the broker is away
+    last: tuple[int, ...] = ()  # and when it is back
+
+    @property
+    def jobs(self) -> int:
+        return len(self.accounts) + len(self.late) + len(self.last)
 
 
 @dataclass

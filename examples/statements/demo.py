@@ -1,11 +1,14 @@
 """`make demo`: hundreds of real statements by real processes, one of which is killed where it hurts most.
 
+With a broker, that one goes, too: in mid-run its private node is killed and all its data removed, some jobs
+are done without it, and it comes back as a new and empty one. Without, or with one at an address, all else is
+the same.
+
 The kill is aimed, not hoped for: three attempts stand at doors (before drawing, between the temporary file
 and its promotion, between the promotion and the commit), and only when all three are seen there is their
 consumer killed. What comes of it is judged by verify.py, a separate program; its exit code is the demo's.
 """
 
-import argparse
 import asyncio
 import os
 import shutil
@@ -13,101 +16,75 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from bellwire_runtime.broker.node import NodeFailed, NodeMissing
 from bellwire_testkit.servers import ServerMissing
 from examples.statements import data, report
 from examples.statements.asking import Answers, Clients, Order
-from examples.statements.fleet import Addresses, Died, Fleet, own_database, python, web_address
+from examples.statements.broker import DemoBroker
+from examples.statements.fleet import Addresses, Claims, Died, Fleet, own_database, python, web_address
 from examples.statements.ledger import Ledger
 from examples.statements.load import create_role, create_tables, load, read
-from examples.statements.pauses import Pauses, Point
+from examples.statements.pauses import Pauses
+from examples.statements.plan import DOORS, Plan, order_of, plan_of
 
 APP = "examples.statements.work:app"
+SECOND = ("consumer-2", "consumer-3")  # who takes over from the first
 PERIOD = data.DEFAULT_PERIOD
-DOORS: tuple[Point, ...] = ("before_render", "after_temporary", "after_promotion")
 LONGEST_S = 300.0  # of the work itself; a run that stands still is a failure, not a wait
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What this run does."""
-
-    requests: int
-    accounts: int
-    seed: int
-    slots: int
-    folder: Path
-    keep: bool
-
-    @property
-    def artifacts(self) -> Path:
-        return self.folder / "artifacts"
-
-    @property
-    def doors(self) -> Path:
-        return self.folder / "doors"
-
-    @property
-    def logs(self) -> Path:
-        return self.folder / "logs"
-
-
-def order_of(ledgers: list[Ledger], *, requests: int) -> tuple[Order, dict[Point, int]]:
-    """Who is asked for: the three that will stand at the doors first, then the flood, then everybody else.
-
-    The doors are taken by three customers, so that no limit of one customer's keeps an attempt from its door.
-    """
-    chosen = ledgers[:requests]
-    firsts = {ledger.customer: ledger.account_id for ledger in reversed(chosen)}
-    doors = dict(zip(DOORS, firsts.values(), strict=False))
-    flood = data.CUSTOMERS[0]
-    rest = sorted(
-        (ledger for ledger in chosen if ledger.account_id not in doors.values()),
-        key=lambda ledger: ledger.customer != flood,
-    )
-    accounts = (*doors.values(), *(ledger.account_id for ledger in rest))
-    return Order(accounts=accounts, repeated=accounts[::6], conflicting=accounts[1::40]), doors
 
 
 class Demo:
     """One run, told step by step on the console."""
 
     def __init__(
-        self, plan: Plan, addresses: Addresses, fleet: Fleet, console: Console, *, started: float
+        self,
+        plan: Plan,
+        addresses: Addresses,
+        broker: DemoBroker,
+        fleet: Fleet,
+        console: Console,
+        *,
+        started: float,
     ) -> None:
         self._plan = plan
         self._addresses = addresses
+        self._broker = broker
         self._fleet = fleet
         self._console = console
         self._start = started
         self._answers = Answers()
+        self._bell_env: dict[str, str] = {}
+        self._claims = Claims()
+        self._away: report.Away | None = None
 
     def run(self, ledger_csv: Path) -> int:
         ledgers = list(read(ledger_csv, period=PERIOD))
-        order, doors = order_of(ledgers, requests=self._plan.requests)
+        order, doors = order_of(ledgers, requests=self._plan.requests, broker_stops=self._plan.stop_broker)
         pauses = Pauses(doors=frozenset(doors.items()), folder=self._plan.doors)
         web = self._fleet.start("web", *python("uvicorn", "examples.statements.web:web", "--port", "0"))
         self._prepare(ledgers)
         with report.Watch(self._addresses.owner) as watch:
             killed_with = asyncio.run(self._work(watch, order, pauses, web_address(web)))
+            self._count(*SECOND)
+            self._fleet.metrics("relay")
             codes = self._fleet.stop()
             report.show_waits(self._console, watch.waits())
             report.show(
                 self._console,
                 watch.counts(self._plan.artifacts),
+                watch.bell(self._claims, self._away) if self._bell_env else None,
                 duplicates=self._answers.duplicates,
                 conflicts=self._answers.conflicts,
                 killed_with=killed_with,
                 seconds=time.monotonic() - self._start,
             )
-        verdict = self._verdict(jobs=len(order.accounts), recovered=len(DOORS))
+        verdict = self._verdict(jobs=order.jobs, recovered=len(DOORS))
         # uvicorn shuts down in order and then ends by the signal it was given.
         bad = {name: code for name, code in codes.items() if code not in {0, -signal.SIGTERM}}
         if bad:
@@ -129,19 +106,31 @@ class Demo:
         """The policy that the code declares, a relay, and a consumer: from here on jobs are done."""
         self._fleet.start("apply", "bellwire", "apply", "--app", APP)
         self._fleet.finish("apply")
-        self._fleet.start("relay", "bellwire", "relay", env={"BELLWIRE_DATABASE_URL": self._addresses.relay})
+        if (url := self._broker.address()) is not None:
+            own = {name: value for name, value in os.environ.items() if name.startswith("BELLWIRE_AMQP_")}
+            self._bell_env = {**own, "BELLWIRE_AMQP_URL": url}
+            self._say(f"hints go through RabbitMQ: {self._broker.described}")
+        env = {"BELLWIRE_DATABASE_URL": self._addresses.relay, **self._bell_env}
+        self._fleet.start_daemon("relay", "bellwire", "relay", env=env)
         self._start_consumer("consumer-1", pauses)
 
     def _start_consumer(self, name: str, pauses: Pauses | None = None) -> None:
         argv = ("bellwire", "consumer", "--app", APP, "--slots", str(self._plan.slots))
         doors = pauses.environment() if pauses else {}
-        env = {"BELLWIRE_DATABASE_URL": self._addresses.consumer, **doors}
-        process = self._fleet.start(name, *argv, env=env)
+        env = {"BELLWIRE_DATABASE_URL": self._addresses.consumer, **self._bell_env, **doors}
+        if not self._plan.poll:
+            env["BELLWIRE_CONSUMER_POLL"] = "false"
+        process = self._fleet.start_daemon(name, *argv, env=env)
         self._say(f"{name} is process {process.pid}")
+
+    def _count(self, *consumers: str) -> None:
+        """What these claimed so far, in their own words."""
+        for name in consumers:
+            self._claims += Claims.counted(self._fleet.metrics(name), kind=report.KIND)
 
     async def _work(self, watch: report.Watch, order: Order, pauses: Pauses, address: str) -> int:
         """Ask, kill, go on until all is done; answers how many leases the killed consumer held."""
-        total = len(order.accounts)
+        total = order.jobs
         bar = Progress(
             TextColumn("statements"),
             BarColumn(),
@@ -167,6 +156,8 @@ class Demo:
                     await self._until(lambda: succeeded() >= total // 8 and pauses.standing() == pauses.doors)
                     killed_with = self._kill(watch, pauses)
                     await placing
+                    if self._plan.stop_broker:
+                        self._away = await self._without_broker(watch, order, clients, succeeded)
                     await self._until(lambda: succeeded() >= total)
                 finally:
                     placing.cancel()
@@ -176,14 +167,39 @@ class Demo:
             self._check()
         return killed_with
 
+    async def _without_broker(
+        self, watch: report.Watch, order: Order, clients: Clients, succeeded: Callable[[], int]
+    ) -> report.Away:
+        """Delete the broker, go on without it, bring back a new one; answers when that was."""
+        consumers = self._fleet.pids(*SECOND)
+        await self._until(lambda: succeeded() >= order.jobs // 2)
+        gone = watch.now()
+        self._broker.delete()
+        self._say("killed RabbitMQ (SIGKILL) and removed all its data; the consumers poll")
+        await self._until(lambda: watch.hearing(consumers) == (0, 0))
+        await self._until(lambda: succeeded() >= len(order.accounts))
+        self._say(f"the backlog is done without it; {len(order.late)} more, one by one")
+        quiet = watch.now()
+        for at, account in enumerate(order.late, start=len(order.accounts) + 1):
+            await clients.ask(account)
+            await self._until(lambda at=at: succeeded() >= at)  # type: ignore[misc]
+        await asyncio.to_thread(self._broker.start_anew)
+        back = watch.now()
+        await self._until(lambda: watch.hearing(consumers) == (1, len(consumers)))
+        seconds = (watch.now() - back).total_seconds()
+        self._say(f"RabbitMQ is back, empty; {seconds:.1f} s later everybody hears it again")
+        await clients.ask_all(order.last)
+        return report.Away(gone=gone, quiet=quiet, back=back)
+
     def _kill(self, watch: report.Watch, pauses: Pauses) -> int:
+        self._count("consumer-1")
         self._fleet.kill("consumer-1")
         held = watch.running()  # it was the only consumer, so these were its leases
         where = ", ".join(sorted(f"{point.replace('_', ' ')} ({account})" for point, account in pauses.doors))
         self._say(f"killed consumer-1 (SIGKILL); it held {held} leases, among them: {where}")
         if held < len(DOORS):
             raise Died(f"the killed consumer held {held} leases, not at least {len(DOORS)}")
-        for name in ("consumer-2", "consumer-3"):
+        for name in SECOND:
             self._start_consumer(name)
         return held
 
@@ -218,20 +234,23 @@ class Demo:
 
 def run(plan: Plan, console: Console, *, started: float) -> int:
     """One run in a folder of its own and on a database of its own; answers the exit code."""
-    for made in (plan.logs, plan.artifacts, plan.doors):
+    for made in (plan.logs, plan.artifacts, plan.doors, plan.metrics):
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir(parents=True)
     ledger_csv = plan.folder / f"ledger-{plan.seed}-{plan.accounts}.csv"
     if not ledger_csv.exists():
         data.write(ledger_csv, seed=plan.seed, accounts=plan.accounts)
-    with own_database(os.environ.get("BELLWIRE_DATABASE_URL") or None) as addresses:
+    with (
+        DemoBroker(given=plan.amqp_url, private=plan.private_broker) as broker,
+        own_database(os.environ.get("BELLWIRE_DATABASE_URL") or None) as addresses,
+    ):
         env = {
             "BELLWIRE_DATABASE_URL": addresses.owner,
             "STATEMENTS_DATABASE_URL": addresses.shop,
             "STATEMENTS_ARTIFACTS": str(plan.artifacts),
         }
-        with Fleet(logs=plan.logs, env=env) as fleet:
-            return Demo(plan, addresses, fleet, console, started=started).run(ledger_csv)
+        with Fleet(logs=plan.logs, metrics=plan.metrics, env=env) as fleet:
+            return Demo(plan, addresses, broker, fleet, console, started=started).run(ledger_csv)
 
 
 def _interrupted(_number: int, _frame: object) -> None:
@@ -241,17 +260,7 @@ def _interrupted(_number: int, _frame: object) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic() - time.process_time()  # imports count too
-    parser = argparse.ArgumentParser(prog="make demo", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--requests", type=int, default=240, help="distinct statements to ask for")
-    parser.add_argument("--accounts", type=int, default=data.DEFAULT_ACCOUNTS, help="accounts in the ledger")
-    parser.add_argument("--seed", type=int, default=data.DEFAULT_SEED)
-    parser.add_argument("--slots", type=int, default=8, help="jobs that a consumer runs at once")
-    parser.add_argument("--folder", type=Path, default=ROOT / "out" / "demo")
-    parser.add_argument("--keep", action="store_true", help="wait at the end, with the database still there")
-    given = parser.parse_args(arguments)
-    if not 30 <= given.requests <= given.accounts or given.slots <= len(DOORS):
-        parser.error(f"needs 30 to {given.accounts} requests and more than {len(DOORS)} slots")
-    plan = Plan(**{**vars(given), "folder": given.folder.resolve()})
+    plan = plan_of(arguments, description=(__doc__ or "").splitlines()[0])
     console = Console(soft_wrap=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
     signal.signal(signal.SIGTERM, _interrupted)
@@ -262,6 +271,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except (Died, AssertionError, TimeoutError) as error:
         console.print(f"[red]demo:[/red] {error}", markup=True, highlight=False)
+        return 1
+    except (NodeMissing, NodeFailed) as error:
+        console.print(f"[red]demo:[/red] no broker: {error}", highlight=False)
         return 1
     except (ServerMissing, psycopg.OperationalError) as error:
         console.print(f"[red]demo:[/red] no database: {error}", highlight=False)

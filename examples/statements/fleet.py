@@ -6,8 +6,12 @@ is read or changed. Server and processes come from the test kit, which starts th
 
 import contextlib
 import os
+import random
+import re
 import secrets
+import socket
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -78,10 +82,13 @@ def _admin(address: str, statement: str, name: str) -> None:
 
 
 class Fleet:
-    """The running processes. `env` is what all of them are told; their output goes to files in `logs`."""
+    """The running processes. `env` is what all of them are told; their output goes to files in `logs`, and
+    what daemons counted to files in `metrics`."""
 
-    def __init__(self, *, logs: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, *, logs: Path, metrics: Path, env: Mapping[str, str]) -> None:
         self._logs = logs
+        self._metrics = metrics
+        self._ports: dict[str, int] = {}
         # `examples` is imported from the repository, wherever the demo was started.
         root = Path(__file__).resolve().parents[2]
         path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
@@ -92,6 +99,21 @@ class Fleet:
         process = Process(*argv, folder=self._logs, env={**self._env, **(env or {})}, name=name)
         self._running[name] = process
         return process
+
+    def start_daemon(self, name: str, *argv: str, env: Mapping[str, str]) -> Process:
+        """One of Bellwire's own, with an endpoint to ask it by."""
+        self._ports[name] = port = _free_port()
+        return self.start(name, *argv, "--health-port", str(port), env=env)
+
+    def pids(self, *names: str) -> list[int]:
+        return [self._running[name].pid for name in names]
+
+    def metrics(self, name: str) -> str:
+        """What the daemon counted so far, in its own words; kept in the folder, too."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._ports[name]}/metrics", timeout=10) as answer:
+            text = str(answer.read().decode())
+        (self._metrics / f"{name}.txt").write_text(text)
+        return text
 
     def finish(self, name: str) -> None:
         """Wait for a command's end. Raises `Died` with its last lines if it fails."""
@@ -137,6 +159,36 @@ class Fleet:
         for process in reversed(self._running.values()):
             process.close()
         self._running.clear()
+
+
+def _free_port() -> int:
+    """Outside the range the kernel hands to outgoing connections, so that it is free a second later, too."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What named the jobs that consumers claimed."""
+
+    hints: int = 0
+    polls: int = 0
+
+    @classmethod
+    def counted(cls, metrics: str, *, kind: str) -> Self:
+        """From a consumer's metrics."""
+        found = {"hint": 0, "poll": 0}
+        for labels, value in re.findall(r"^bellwire_job_claimed_total{(.*)} (\S+)$", metrics, re.MULTILINE):
+            named = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            if named["kind"] == kind:
+                found[named["source"]] += int(float(value))
+        return cls(hints=found["hint"], polls=found["poll"])
+
+    def __add__(self, other: "Claims") -> "Claims":
+        return Claims(hints=self.hints + other.hints, polls=self.polls + other.polls)
 
 
 def web_address(process: Process) -> str:

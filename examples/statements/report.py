@@ -1,13 +1,17 @@
 """What the demo tells a person: read from database and folder, not from what the demo thinks it did."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import psycopg
 from rich.console import Console
 from rich.table import Table
+
+from examples.statements.fleet import Claims
 
 KIND = "render_statement"
 
@@ -20,12 +24,41 @@ _ENDINGS = """
      WHERE j.kind = %s GROUP BY a.outcome
 """
 _ROWS = "SELECT key, sha256 FROM shop.statement"
+_HEARING = """
+    SELECT (SELECT count(*) FROM bellwire.relay WHERE broker_well),
+           (SELECT count(*) FROM bellwire.consumer WHERE hears AND pid = ANY (%s))
+"""
+_AWAY = """
+    SELECT count(*),
+           coalesce(max(extract(epoch FROM a.started_at - j.created_at)) FILTER (WHERE j.created_at >= %s), 0)
+      FROM bellwire.job j JOIN bellwire.attempt a ON a.job_id = j.id
+     WHERE j.kind = %s AND a.started_at BETWEEN %s AND %s
+"""
 _WAITS = """
     SELECT j.tenant, count(*),
            percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM a.started_at - j.created_at))
       FROM bellwire.job j JOIN bellwire.attempt a ON a.job_id = j.id AND a.number = 1
      WHERE j.kind = %s GROUP BY j.tenant ORDER BY count(*) DESC, j.tenant
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Away:
+    """The time without the broker, by the database's clock; `quiet` is when no backlog was left."""
+
+    gone: datetime
+    quiet: datetime
+    back: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bell:
+    """What the broker was good for, and what its absence cost."""
+
+    claims: Claims
+    uncounted: int
+    away_started: int | None = None
+    away_wait: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +92,30 @@ class Watch:
         """Leases held by a living or dead consumer right now."""
         return sum(count for _, count in self._conn.execute(_RUNNING, (KIND,)).fetchall())
 
+    def now(self) -> datetime:
+        row = self._conn.execute("SELECT clock_timestamp()").fetchone()
+        assert row is not None
+        return cast("datetime", row[0])
+
+    def hearing(self, consumers: Sequence[int]) -> tuple[int, int]:
+        """How many relays can publish and how many of these processes hear, as they say themselves.
+
+        The registry lists a killed one for a while, with the last it said.
+        """
+        row = self._conn.execute(_HEARING, (list(consumers),)).fetchone()
+        assert row is not None
+        return int(row[0]), int(row[1])
+
+    def bell(self, claims: Claims, away: Away | None) -> Bell:
+        """`claims` are those of all consumers, as each counted them last."""
+        attempts = sum(count for _, count in self._conn.execute(_ENDINGS, (KIND,)).fetchall())
+        uncounted = attempts - claims.hints - claims.polls
+        if away is None:
+            return Bell(claims=claims, uncounted=uncounted)
+        row = self._conn.execute(_AWAY, (away.quiet, KIND, away.gone, away.back)).fetchone()
+        assert row is not None
+        return Bell(claims=claims, uncounted=uncounted, away_started=int(row[0]), away_wait=float(row[1]))
+
     def waits(self) -> list[tuple[str, int, float]]:
         """For each customer: jobs, and the median of seconds from submit to the first start."""
         rows = self._conn.execute(_WAITS, (KIND,)).fetchall()
@@ -86,7 +143,14 @@ def _checksum(path: Path) -> str | None:
 
 
 def show(
-    console: Console, counts: Counts, *, duplicates: int, conflicts: int, killed_with: int, seconds: float
+    console: Console,
+    counts: Counts,
+    bell: Bell | None,
+    *,
+    duplicates: int,
+    conflicts: int,
+    killed_with: int,
+    seconds: float,
 ) -> None:
     table = Table(title="The run", title_justify="left", show_header=False)
     table.add_column("what")
@@ -99,6 +163,14 @@ def show(
     table.add_row("duplicates prevented", f"{duplicates:,}")
     table.add_row("conflicts refused (other paper)", f"{conflicts:,}")
     table.add_row("files whose checksum matches their row", f"{counts.matching:,} of {counts.files:,}")
+    if bell is not None:
+        table.add_row("claims named by a hint", f"{bell.claims.hints:,}")
+        table.add_row("claims found by polling", f"{bell.claims.polls:,}")
+        if bell.uncounted:
+            table.add_row("claims the killed consumer did not tell of", f"{bell.uncounted:,}")
+        if bell.away_started is not None:
+            table.add_row("jobs started while the broker was away", f"{bell.away_started:,}")
+            table.add_row("longest wait of those asked for meanwhile", f"{bell.away_wait:.2f} s")
     table.add_row("time", f"{seconds:.1f} s")
     console.print(table)
 
