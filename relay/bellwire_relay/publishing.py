@@ -37,6 +37,7 @@ _CHECKED_AT_ONCE = 20
 _SEEN = 1000
 _REMEMBERED = 600.0
 _CLOSE_WITHIN = 2.5
+_NACK_PATIENCE = 60.0
 
 
 def spread(ids: Sequence[UUID], *, least: int, hearers: int) -> list[Sequence[UUID]]:
@@ -72,7 +73,11 @@ class Publisher:
         self.owner = BrokerOwner(address=address, name="relay", session=self._session, rng=rng, clock=clock)
         self._ringer: Ringer | None = None
         self._blocked_at: float | None = None
+        self._generation: Generation | None = None
         self._waiting: dict[Line, list[Sending]] = {}
+        self._nacked_since: dict[Line, float] = {}
+        self.nack_patience = _NACK_PATIENCE
+        """How long a queue may refuse everything before a new connection is tried, in seconds."""
         self._ids = 0
         self._seen: dict[Line, float] = {}
         self._to_check: Sequence[Line] = ()
@@ -102,7 +107,7 @@ class Publisher:
             seconds = self._clock() - self._blocked_at
             return f"blocked for {seconds:.0f} s by the broker: a memory or disk alarm"
         if self._ringer is None:
-            return self.owner.error or "not connected yet"
+            return self.owner.error or "the connection was lost"
         return next((mute.reason for mute in list(self.queues.mutes.values())), None)
 
     @property
@@ -118,7 +123,7 @@ class Publisher:
             self._telemetry.published("dropped", len(parts))
             return
         if (reason := self.queues.mute(line)) is not None:
-            self._telemetry.published("dropped", len(parts))
+            self._telemetry.published("refused", len(parts))
             self.trouble.note(ids, f"refused: {reason}")
             return
         if line in self._seen or len(self._seen) < _SEEN:
@@ -167,6 +172,7 @@ class Publisher:
                 on_expiry=lambda: generation.end(f"no confirm within {generation.timeout:g} s"),
                 clock=self._clock,
             )
+            self._generation = generation
             generation.stand()
             self._turn(blocked=blocked)
             if not blocked:
@@ -241,7 +247,7 @@ class Publisher:
             self._blocked_at = None
 
     def _end(self) -> None:
-        ringer, self._ringer = self._ringer, None
+        ringer, self._ringer, self._generation = self._ringer, None, None
         self.queues.end()
         self._drop()
         if ringer is not None:
@@ -276,7 +282,10 @@ class Publisher:
     def _answered(self, sending: Sending, answer: Answer, detail: str) -> None:
         self._telemetry.published(answer)
         if answer == "confirmed":
+            self._nacked_since.pop(sending.line, None)
             reach("relay.published")
+        elif answer == "nacked":
+            self._nacked(sending.line)
         elif answer == "returned":
             self.queues.forget(sending.line)
             if not sending.returned and self._ringer is not None:
@@ -286,6 +295,13 @@ class Publisher:
         self._ids -= len(sending.ids)
         if (words := _TROUBLES.get(answer)) is not None:
             self.trouble.note(sending.ids, f"{words}: {detail}" if detail else words)
+
+    def _nacked(self, line: Line) -> None:
+        """A queue whose bound was lifted goes on refusing a channel that it refused before (seen in 3.10)."""
+        since = self._nacked_since.setdefault(line, self._clock())
+        if self._generation is not None and self._clock() - since >= self.nack_patience:
+            self._nacked_since.clear()
+            self._generation.end(f"queue {self.queues.name(line)} refuses every hint")
 
 
 _TROUBLES: Mapping[Answer, str] = {
