@@ -51,6 +51,7 @@ log = structlog.get_logger("bellwire.consumer")
 # Of the time between the end of the drain and the forced exit, kept for leaving the registry.
 _LEAVE_S = 1.5
 _UNWIND_S = 1.0
+_HEAR_FIRST_S = 2.0
 
 
 class Consumer:
@@ -110,21 +111,27 @@ class Consumer:
         await self._close()
 
     async def run(self, stop: asyncio.Event, *, health: Health | None = None) -> None:
-        """Claim, run and settle until `stop`; then drain, hand back, and write what is left."""
+        """Claim, run and settle until `stop`; then drain, hand back, and write what is left.
+
+        Raises `QueueMismatch`, having set `stop`, where the first try to hear the broker found one.
+        """
         claiming = self.claim_runner = LoopRunner(self.claimer)
         settling = self.settle_runner = LoopRunner(self.settler)
         settled = asyncio.Event()
         if health is not None:
             self._report(health, claiming, settling)
         tasks = [asyncio.ensure_future(settling.run(settled))]
+        first: asyncio.Task[None] | None = None
         try:
             if self._bell is not None:
                 tasks.append(asyncio.ensure_future(self._bell.run(stop)))
+                first = asyncio.ensure_future(self._bell.first(stop))
                 # A first poll before the broker is heard would only take away what hints are about to bring.
-                await self._bell.first(stop)
-            tasks.append(claim_task := asyncio.ensure_future(claiming.run(stop)))
+                await asyncio.wait({first}, timeout=_HEAR_FIRST_S)
+                first.add_done_callback(lambda task: stop.set() if task.exception() else None)
+            tasks.append(claiming_task := asyncio.ensure_future(claiming.run(stop)))
             await stop.wait()
-            await self._stop(claim_task)
+            await self._stop(claiming_task)
             settled.set()
             settling.nudge()
             await asyncio.wait(tasks, timeout=_UNWIND_S)
@@ -133,6 +140,8 @@ class Consumer:
                 task.cancel()
             await asyncio.wait(tasks, timeout=3.0)
             self.claim_runner = self.settle_runner = None
+        if first is not None and first.done():
+            first.result()
 
     async def run_once(self, *, ids: Sequence[UUID] | None = None) -> list[Ended]:
         """Claim once what is admitted (of `ids` only, where given), run it to its end, settle it.
