@@ -6,7 +6,7 @@ Nothing is published here: the calls are made as a relay makes them, and the dat
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, LiteralString, NamedTuple
 from uuid import UUID, uuid4
 
 import pytest
@@ -133,6 +133,22 @@ def test_everything_at_once_whatever_its_age_and_nobody_waits_longer_for_it(conn
     assert out(conn, second[0]) == (True, 0, None, True)
     clock.advance(6 * SECOND)
     assert bell.ids() == sorted(second), "5 s after the last time for these, 10 s for those"
+
+
+def test_it_stays_admitted_since_when_it_was(conn: Conn, clock: Clock) -> None:
+    """How long it has been out is what `explain` tells, and what pollers go by."""
+    add_kind(conn)
+    muscle = Muscle(conn, slots=9).beat()
+    (job,) = submit(conn)
+    bell = Bell(conn)
+    bell.admit()
+    query: LiteralString = "SELECT admitted_at FROM bellwire.outbox"
+    before = conn.execute(query).fetchall()
+    clock.advance(6 * SECOND)
+    muscle.beat()
+    assert bell.ids() == bell.ids(everything=True) == [job]
+    bell.note([job], ["nacked"])
+    assert conn.execute(query).fetchall() == before
 
 
 def test_a_limit_takes_the_oldest(conn: Conn, clock: Clock) -> None:
@@ -296,8 +312,10 @@ def test_a_count_never_overflows(conn: Conn) -> None:
     (job,) = submit(conn)
     bell = Bell(conn)
     bell.admit()
-    conn.execute("UPDATE bellwire.outbox SET publishes = 32000, admitted_at = admitted_at - interval '1 h'")
+    conn.execute("UPDATE bellwire.outbox SET publishes = 32767, admitted_at = admitted_at - interval '1 h'")
     assert bell.ids() == [job]
+    assert out(conn, job)[1] == 32000
+    conn.execute("UPDATE bellwire.outbox SET publishes = 32767")
     assert bell.note([job], ["nacked"]) == 1
     assert out(conn, job)[1] == 32000
 

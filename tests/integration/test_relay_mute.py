@@ -137,6 +137,21 @@ def test_well_ones_share_among_themselves_what_the_mute_let_go(conn: Conn, pair:
     assert max(len(kinds) for kinds in served[1:]) <= 4, "eight names over the two that are well"
 
 
+def test_an_unwell_relay_keeps_its_share_and_no_more(conn: Conn) -> None:
+    """What it avoids does not count for its share, and it takes no more than if all were well."""
+    for kind in KINDS:
+        add_kind(conn, kind)
+    a, b = Owner(conn), Owner(conn)
+    assert a.mute(*KINDS[:4]).own() == EVERY
+    b.recovered().own()
+    assert a.own() == {"*", *KINDS[4:]}
+    assert b.own() == {*KINDS[:4]}
+    b.conn.execute("DELETE FROM bellwire.kind_owner WHERE relay = %s", (b.id,))
+    a.mute()
+    assert a.own() == {"*", *KINDS[4:]}, "four of eight"
+    assert b.own() == {*KINDS[:4]}
+
+
 def test_avoiding_without_being_unwell_is_no_avoiding(pair: tuple[Owner, Owner]) -> None:
     """Nobody would make room for what is let go: a share counts those that are not unwell."""
     a, b = pair
