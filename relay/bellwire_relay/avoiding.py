@@ -40,19 +40,45 @@ class Avoidance:
 
 
 class Reporting:
-    """What this relay says of its broker each time it renews what it serves."""
+    """What this relay says of its broker each time it renews what it serves.
 
-    def __init__(self, *, publisher: Publisher, ownership: Ownership, patience: float) -> None:
+    After an outage that was long enough to let kinds go, it is back only when it has been for as long: relays
+    that all lost one broker come back seconds apart, and the first must not be handed the kinds of the rest.
+    """
+
+    def __init__(
+        self,
+        *,
+        publisher: Publisher,
+        ownership: Ownership,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._publisher = publisher
         self._ownership = ownership
-        self._avoidance = Avoidance(patience=patience)
+        self._patience = patience
+        self._clock = clock
+        self._avoidance = Avoidance(patience=patience, clock=clock)
+        self._long = False
+        self._back_at: float | None = None
 
     def __call__(self) -> BrokerReport:
         publisher, owned = self._publisher, self._ownership.kinds
         mute = publisher.queues.mute_kinds() & owned if publisher.well else owned
         avoid = self._avoidance.look(owned=owned, mute=mute)
-        if publisher.rings and not avoid:
-            return BrokerReport(well=True)
-        # Only who calls itself unwell is left out when the others share the kinds among themselves.
-        error = publisher.error or "back, after some kinds went to another relay for a minute"
-        return BrokerReport(well=False, error=error, avoid=avoid)
+        error = publisher.error
+        if not publisher.rings:
+            self._back_at = None
+            self._long = self._long or bool(avoid)
+            # Only who calls itself unwell is left out when the others share the kinds among themselves.
+            return BrokerReport(well=False, error=error or "not all queues are known yet", avoid=avoid)
+        now = self._clock()
+        if self._back_at is None:
+            self._back_at = now
+        if self._long and now - self._back_at < self._patience:
+            return BrokerReport(well=False, error=f"back for {now - self._back_at:.0f} s", avoid=avoid)
+        self._long = False
+        if avoid:
+            error = "back; kinds that went to another relay stay there for a minute"
+            return BrokerReport(well=False, error=error, avoid=avoid)
+        return BrokerReport(well=True)
