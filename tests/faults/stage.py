@@ -231,14 +231,17 @@ class Stage:
         return self.wait_done(self.submit(Quick()), deadline=deadline)
 
     def run_from_hint(self, *consumers: Daemon, deadline: float = 10.0) -> None:
-        """Fresh jobs run until one of them was brought by a hint, to one of these consumers."""
-        before = self.claimed_by("hint", *consumers)
+        """Fresh jobs run until a hint has brought one to each of these consumers."""
+        before = [self.claimed_by("hint", one) for one in consumers]
         ends = time.monotonic() + deadline
         while True:
             self.run_one(deadline=max(0.1, ends - time.monotonic()))
-            if self.claimed_by("hint", *consumers) > before:
+            now = [self.claimed_by("hint", one) for one in consumers]
+            if all(count > was for count, was in zip(now, before, strict=True)):
                 return
-            assert time.monotonic() < ends, f"no job came by a hint within {deadline:g} s, {self._saying()}"
+            assert time.monotonic() < ends, (
+                f"hints brought {before}, then {now} jobs within {deadline:g} s, {self._saying()}"
+            )
 
     def claimed_by(self, source: str, *consumers: Daemon) -> int:
         """How many jobs these consumers have claimed by "hint" or "poll"."""

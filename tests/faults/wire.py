@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bellwire_testkit.faults import Direction, Piece, Rule
 
 _METHOD, _END = 1, b"\xce"
-_ACK, _DELIVER = (60, 80), (60, 60)
+_PUBLISH, _DELIVER, _ACK = (60, 40), (60, 60), (60, 80)
 _HEADER = struct.Struct(">BHI")
 
 
@@ -90,13 +90,11 @@ class AckWatch(Rule):
 
 
 class BogusAck(Rule):
-    """Puts an acknowledgement of a delivery that never was behind the client's next frame.
-
-    The broker answers 406 and closes that channel, and nothing but that channel.
+    """Puts an acknowledgement of a delivery that never was behind the client's next acknowledgement or
+    message, on its channel. The broker answers 406 and closes that channel, and nothing but that channel.
     """
 
-    def __init__(self, channel: int = 1) -> None:
-        self._channel = channel
+    def __init__(self) -> None:
         self._frames: dict[Hashable, _Frames] = {}
         self.sent = threading.Event()
 
@@ -104,10 +102,14 @@ class BogusAck(Rule):
         if piece.direction == "to_client" or self.sent.is_set():
             return piece.data
         frames = self._frames.setdefault(piece.link, _Frames())
-        seen = list(frames.read(piece.data))
         # In a connection that is older than this rule the first chunk may begin anywhere, but does not.
-        if not seen or not frames.whole:
+        channels = [
+            channel
+            for kind, channel, payload in frames.read(piece.data)
+            if kind == _METHOD and struct.unpack_from(">HH", payload) in {_ACK, _PUBLISH}
+        ]
+        if not channels or not frames.whole:
             return piece.data
         self.sent.set()
         payload = struct.pack(">HHQB", *_ACK, 999_999_999, 0)
-        return piece.data + _HEADER.pack(_METHOD, self._channel, len(payload)) + payload + _END
+        return piece.data + _HEADER.pack(_METHOD, channels[-1], len(payload)) + payload + _END
