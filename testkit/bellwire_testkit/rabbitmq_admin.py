@@ -141,9 +141,12 @@ class Admin:
     # --- Consumers, connections ---
 
     def consumers(self, queue: str) -> list[str]:
-        """The consumer tags that the broker lists for the queue."""
+        """The consumer tags that the broker lists for the queue, under channels that live."""
         listed = self.call("GET", "consumers", self.vhost)
-        return sorted(row["consumer_tag"] for row in listed if row["queue"]["name"] == queue)
+        # Of a queue that was deleted the API keeps the consumers for good, without a channel.
+        return sorted(
+            row["consumer_tag"] for row in listed if row["queue"]["name"] == queue and row["channel_details"]
+        )
 
     def wait_for_consumers(self, queue: str, count: int, *, deadline: float = 15.0) -> list[str]:
         """Wait until the broker lists exactly that many; answers their tags."""
