@@ -21,11 +21,18 @@ class Acknowledgements:
         self._open: dict[int, bool] = {}
         self._due: list[int] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.over = False
         """The channel is gone: nothing is acknowledged any more."""
 
+    async def told(self) -> None:
+        """Wait until everything that was delivered has been acknowledged."""
+        await self._idle.wait()
+
     def delivered(self, tag: int) -> None:
         self._open[tag] = False
+        self._idle.clear()
 
     def acknowledge(self, tag: int) -> None:
         if self.over or tag not in self._open:
@@ -60,5 +67,7 @@ class Acknowledgements:
 
     def _told(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
+        if not self._open and not self._tasks:
+            self._idle.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(f"acknowledge: {type(error).__name__}")

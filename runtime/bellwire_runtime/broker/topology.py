@@ -17,7 +17,7 @@ from uuid import UUID
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import ChannelPreconditionFailed
 
-from bellwire_runtime.broker.wire import bounded
+from bellwire_runtime.broker.wire import bare_channel, bounded
 from bellwire_schema.errors import QueueMismatch
 
 __all__ = ["ARGUMENTS", "declare", "queue_name"]
@@ -51,13 +51,12 @@ async def declare(
 
     Raises `QueueMismatch` for one that exists with other arguments; `BrokerLost` or the library's error else.
     """
-    channel = connection.channel(publisher_confirms=False)
-    await bounded(channel.initialize(), within=within, what="open a channel")
+    channel = await bare_channel(connection, within=within)
     try:
         for name in names:
             try:
                 await bounded(
-                    channel.declare_queue(name, durable=True, arguments=dict(arguments or ARGUMENTS)),
+                    channel.queue_declare(name, durable=True, arguments=dict(arguments or ARGUMENTS)),
                     within=within,
                     what=f"declare queue {name}",
                 )

@@ -13,6 +13,8 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import aio_pika
+from aio_pika.abc import AbstractConnection
+from aiormq.abc import AbstractChannel
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from aiormq.exceptions import AMQPError
 from yarl import URL
@@ -20,7 +22,7 @@ from yarl import URL
 from bellwire_runtime.broker.address import BrokerAddress
 from bellwire_runtime.redact import redact
 
-__all__ = ["BrokerLost", "Wire", "bounded", "reason_of"]
+__all__ = ["BrokerLost", "Wire", "bare_channel", "bounded", "reason_of"]
 
 T = TypeVar("T")
 
@@ -47,6 +49,20 @@ async def bounded(call: Awaitable[T], *, within: float, what: str) -> T:
     if task.cancelled():
         raise BrokerLost(f"{what}: the connection broke")
     return task.result()
+
+
+async def bare_channel(connection: AbstractConnection, *, within: float) -> AbstractChannel:
+    """A channel of the library below, for one that does not live as long as its connection.
+
+    aio-pika's own channels are kept by their connection until it closes (it takes its callback off another
+    future than the one it put it on): 8 KB each, for ever, where channels come and go.
+    """
+    transport = connection.transport
+    if transport is None:
+        raise BrokerLost("open a channel: the connection is closed")
+    return await bounded(
+        transport.connection.channel(publisher_confirms=False), within=within, what="open a channel"
+    )
 
 
 def reason_of(error: BaseException) -> str:
