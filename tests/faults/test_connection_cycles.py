@@ -41,10 +41,11 @@ def test_thirty_mixed_cycles(
         ids = stage.submit(*[Quick(n=number) for _ in range(20)])
         faults[name]()
         since = time.monotonic()
-        for one, was in zip(consumers, before, strict=True):
-            # A count that is a second old must not pass for a recovery. A queue that went is no reason to
-            # give a connection up, if the next proof has it declared.
-            one.wait_connects(was + ("deleted" not in name), deadline=BOUND)
+        if not any(word in name for word in ("frozen", "deleted")):
+            # A count that is a second old must not pass for a recovery. Of the others some are survived: a
+            # connection that freezes for a moment, a queue that the next proof has declared again.
+            for one, was in zip(consumers, before, strict=True):
+                one.wait_connects(was + 1, deadline=BOUND)
         for kind in ("quick", "nap"):
             left = since + BOUND - time.monotonic()
             stage.admin.wait_for_consumers(stage.queue(kind), 2, deadline=left)
