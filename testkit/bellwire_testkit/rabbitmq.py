@@ -247,6 +247,16 @@ class RabbitServer:
         self.evaluate(f"application:set_env(rabbit, consumer_timeout, {milliseconds})")
         self._own_timeout = True
 
+    def close_channels(self, vhost: str) -> int:
+        """Let the broker close each channel that is open on the virtual host; answers how many.
+
+        Their connections stay. The error is 406, PRECONDITION_FAILED, as after a late acknowledgement.
+        """
+        # As if the client had acknowledged what it never got.
+        closing = "rabbit_channel:do(P, {'basic.ack', 99999999, false})"
+        those = f'P <- rabbit_channel:list(), rabbit_channel:info(P, [vhost]) =:= [{{vhost, <<"{vhost}">>}}]'
+        return int(self.evaluate(f"length([{closing} || {those}])"))
+
     def restore(self) -> None:
         """Bring a broker of ours back to where it started: up, no alarm, only the default virtual host.
 

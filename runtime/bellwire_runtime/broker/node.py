@@ -40,7 +40,7 @@ STOP_DEADLINE_S = 30.0
 _ADDRESS = "127.0.0.1"
 _PORTS = range(20000, 32000)
 _DEFAULT_PORTS = {25672}
-_TAIL_LINES = 25
+_TOLD_LINES = 30
 
 
 class NodeMissing(RuntimeError):
@@ -48,7 +48,7 @@ class NodeMissing(RuntimeError):
 
 
 class NodeFailed(RuntimeError):
-    """The node was there and did not do as told; the text ends with the tail of its log."""
+    """The node was there and did not do as told; the text ends with its own words about it."""
 
 
 def find_bin_dir() -> Path:
@@ -153,22 +153,29 @@ class RabbitNode:
             raise NodeFailed("the node is running already")
         deadline = time.monotonic() + START_DEADLINE_S
         while True:
-            self._start_epmd()
+            epmd = self._start_epmd()
             said_before = self.log.stat().st_size if self.log.exists() else 0
             process = self._popen(self._bin / "rabbitmq-server", env=self._environment())
             self._process = process
             if self._answers(process, deadline):
                 self._started = True
                 return self
-            said = self._tail(said_before)
+            said = self._said(since=said_before)
             self._end(signal.SIGKILL)
-            if "eaddrinuse" not in said or self._started or time.monotonic() > deadline:
-                raise NodeFailed(f"RabbitMQ did not start:\n{said}")
+            taken = re.search("eaddrinuse|dist_port_already_used", said) or epmd.poll() is not None
+            if not taken or self._started or time.monotonic() > deadline:
+                raise NodeFailed(f"RabbitMQ did not start:\n{_why(said)}")
             self._stop_epmd()
             self._configure()
 
     def stop(self) -> None:
         """Stop in an orderly way and keep the data."""
+        if self._management and self._process is not None:
+            # Its collector asks processes that have ended before it, and is killed after 5 s of silence.
+            with contextlib.suppress(NodeFailed):
+                self.evaluate(
+                    "gen_event:delete_handler(rabbit_event, rabbit_mgmt_db_handler, stop)", within=5.0
+                )
         self._end(signal.SIGTERM)
 
     def restart(self) -> None:
@@ -246,7 +253,7 @@ class RabbitNode:
         )
 
     def _environment(self) -> dict[str, str]:
-        machine = f"+S {self._schedulers}:{self._schedulers} +SDcpu 1:1 +SDio 4 +A 1"
+        machine = f"+B i +S {self._schedulers}:{self._schedulers} +SDcpu 1:1 +SDio 4 +A 1"
         # Busy waiting would take the core that the node's clients need for their answer.
         machine += " +sbwt none +sbwtdcpu none +sbwtdio none"
         return {
@@ -288,11 +295,11 @@ class RabbitNode:
                 start_new_session=True,
             )
 
-    def _start_epmd(self) -> None:
-        if self._epmd is not None and self._epmd.poll() is None:
-            return
-        argv = (self._epmd_program, "-port", str(self._epmd_port), "-address", _ADDRESS)
-        self._epmd = self._popen(*argv, env=self._environment())
+    def _start_epmd(self) -> subprocess.Popen[bytes]:
+        if self._epmd is None or self._epmd.poll() is not None:
+            argv = (self._epmd_program, "-port", str(self._epmd_port), "-address", _ADDRESS)
+            self._epmd = self._popen(*argv, env=self._environment())
+        return self._epmd
 
     def _stop_epmd(self) -> None:
         epmd, self._epmd = self._epmd, None
@@ -321,13 +328,20 @@ class RabbitNode:
             process.wait()
             raise NodeFailed(f"RabbitMQ did not stop on {number.name}; it was killed") from None
 
-    def _tail(self, since: int) -> str:
+    def _said(self, *, since: int) -> str:
         try:
-            said = self.log.read_bytes()[since:].decode(errors="replace")
+            return self.log.read_bytes()[since:].decode(errors="replace")
         except OSError:
             return "(no log)"
-        lines = re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines()
-        return "\n".join([line for line in lines if line.strip()][-_TAIL_LINES:])
+
+
+def _why(said: str) -> str:
+    """The part of a failed start's log that tells the reason: what follows its headline, else the tail."""
+    plain = re.sub(r"(?m)\x1b\[[0-9;]*m|^\d{4}-\S+ \S+ \[\w+\] <[\d.]+> ?", "", said)
+    lines = [line for line in plain.splitlines() if line.strip()]
+    if "BOOT FAILED" in lines:
+        return "\n".join(lines[lines.index("BOOT FAILED") :][:_TOLD_LINES])
+    return "\n".join(lines[-_TOLD_LINES:])
 
 
 def _free_ports(count: int) -> list[int]:
