@@ -18,7 +18,7 @@ from bellwire_relay.ownership import Identity, Ownership
 from bellwire_relay.pace import Look, Pace
 from bellwire_relay.publishing import Publisher
 from bellwire_relay.server_calls import Admitted
-from bellwire_runtime.database import SupervisedConnection
+from bellwire_runtime.database import Connection, SupervisedConnection
 from bellwire_schema.faultpoints import reach
 
 __all__ = ["AdmissionLoop"]
@@ -90,40 +90,38 @@ class AdmissionLoop:
 
     async def cycle(self) -> list[Admitted]:
         """One admission."""
-        recent = self._window_rate.recent()
-        me = self._identity
         rows = await self._connection.run(
-            lambda conn: server_calls.admit(
-                conn,
-                relay=me.relay,
-                token=me.token,
-                kinds=[kind for kind, _ in recent],
-                versions=[version for _, version in recent],
-                recent=list(recent.values()),
-                # Whoever cannot publish everything has consumers told by the database.
-                notify=self._publisher is None or not self._publisher.rings,
-            ),
+            self._admit,
             # Past the ownership's end another relay admits; what this call would still do is refused.
             within=self._flag_length,
         )
-        if any(row.job_ids for row in rows):
-            reach("relay.admitted")
-        self._publish(rows)
         admitted = {(row.kind, row.version): len(row.job_ids) for row in rows if row.job_ids}
         outstanding = {(row.kind, row.version): row.outstanding for row in rows}
         for rate in self._rates:
             rate.saw(admitted, outstanding)
         return rows
 
-    def _publish(self, rows: Sequence[Admitted]) -> None:
+    async def _admit(self, conn: Connection) -> list[Admitted]:
+        """Admit, and have the hints on their way before anybody else's turn comes."""
+        recent, me, publisher = self._window_rate.recent(), self._identity, self._publisher
+        rows = await server_calls.admit(
+            conn,
+            relay=me.relay,
+            token=me.token,
+            kinds=[kind for kind, _ in recent],
+            versions=[version for _, version in recent],
+            recent=list(recent.values()),
+            # Whoever cannot publish everything has consumers told by the database.
+            notify=publisher is None or not publisher.rings,
+        )
+        if any(row.job_ids for row in rows):
+            reach("relay.admitted")
         self.outstanding = sum(row.outstanding for row in rows)
-        if self._publisher is None:
-            return
-        for row in rows:
-            if row.job_ids:
-                self._publisher.offer(
-                    row.kind, row.version, row.job_ids, least=row.least, hearers=row.hearers
-                )
+        if publisher is not None:
+            for row in rows:
+                if row.job_ids:
+                    publisher.offer(row.kind, row.version, row.job_ids, least=row.least, hearers=row.hearers)
+        return rows
 
     async def _sleep(self) -> bool:
         me = self._identity

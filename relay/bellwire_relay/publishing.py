@@ -7,7 +7,6 @@ database, and when the broker is back everything that is out is published again.
 """
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,20 +14,21 @@ from uuid import UUID
 
 import structlog
 from aiormq import Channel
-from aiormq.exceptions import AMQPChannelError, PublishError
+from aiormq.exceptions import AMQPChannelError
 
+from bellwire_relay.proving import prove
 from bellwire_relay.queues import Line, Queues
-from bellwire_relay.ringing import Answer, Ringer, Sending, publish
+from bellwire_relay.ringing import Answer, Ringer, Sending
+from bellwire_relay.spreading import spread
 from bellwire_relay.trouble import Trouble
 from bellwire_runtime.broker.address import BrokerAddress
-from bellwire_runtime.broker.hint import MAX_IDS, encode
+from bellwire_runtime.broker.hint import encode
 from bellwire_runtime.broker.owner import BrokerOwner, Generation
-from bellwire_runtime.broker.wire import BrokerLost, bounded
 from bellwire_runtime.telemetry import BrokerState, Telemetry
 from bellwire_schema.errors import QueueMismatch
 from bellwire_schema.faultpoints import reach
 
-__all__ = ["Publisher", "spread"]
+__all__ = ["Publisher"]
 
 log = structlog.get_logger("bellwire.relay")
 _LOOK_EVERY = 0.5
@@ -38,16 +38,6 @@ _SEEN = 1000
 _REMEMBERED = 600.0
 _CLOSE_WITHIN = 2.5
 _NACK_PATIENCE = 60.0
-
-
-def spread(ids: Sequence[UUID], *, least: int, hearers: int) -> list[Sequence[UUID]]:
-    """What goes into each hint: all consumers get about the same, and none more than its slots.
-
-    `least` are the slots of the smallest live consumer, `hearers` how many there are. One job goes alone.
-    """
-    share = -(-len(ids) // max(1, hearers))
-    size = max(1, min(share, least, MAX_IDS))
-    return [ids[at : at + size] for at in range(0, len(ids), size)]
 
 
 class Publisher:
@@ -161,7 +151,7 @@ class Publisher:
         assert isinstance(channel, Channel)  # noqa: S101 (the library has no other)
         self.queues.begin(generation, installation)
         try:
-            blocked = await self._prove(generation, channel, f"bellwire.{installation}")
+            blocked = await prove(generation, channel, f"bellwire.{installation}")
             if self._to_check and not blocked:
                 await self._check()
             self._ringer = Ringer(
@@ -180,26 +170,6 @@ class Publisher:
             await self._watch(generation)
         finally:
             self._end()
-
-    async def _prove(self, generation: Generation, channel: Channel, queue: str) -> bool:
-        """Publish to a queue that nobody has: it comes back if we may publish. Whether we are blocked.
-
-        Without this a broker that takes no hints of ours would be called well again at each connection.
-        """
-        probe = asyncio.ensure_future(publish(channel, queue, b""))
-        within = self._clock() + generation.timeout
-        try:
-            while not probe.done() and self._clock() < within:
-                await asyncio.wait({probe}, timeout=0.1)
-                if not probe.done() and await generation.blocked():
-                    return True
-            with contextlib.suppress(PublishError):
-                if not probe.done():
-                    raise BrokerLost(f"no confirm within {generation.timeout:g} s")
-                await bounded(probe, within=generation.timeout, what="publish")
-        finally:
-            probe.add_done_callback(_forget)
-        return False
 
     async def _check(self) -> None:
         lines = self._to_check
@@ -311,8 +281,3 @@ _TROUBLES: Mapping[Answer, str] = {
     "refused": "refused",
 }
 """What is written onto a wake-up. That a hint was dropped says nothing about it, but about the broker."""
-
-
-def _forget(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled():
-        task.exception()

@@ -41,7 +41,9 @@ async def _publish(publisher: Publisher, counted: Counted, hints: int, ids: list
         sent += 1
         if sent - counted.answered > 500:
             await wait_until_async(
-                lambda: sent - counted.answered <= 400, deadline=60, describe="answers to come"
+                lambda sent=sent: sent - counted.answered <= 400,  # type: ignore[misc]
+                deadline=60,
+                describe="answers to come",
             )
     await wait_until_async(lambda: counted.answered == sent, deadline=60, describe="all to be answered")
 

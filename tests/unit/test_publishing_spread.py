@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bellwire_relay.avoiding import Avoidance
-from bellwire_relay.publishing import spread
+from bellwire_relay.spreading import spread
 from bellwire_relay.trouble import Trouble
 from bellwire_runtime.broker.hint import MAX_IDS
 
