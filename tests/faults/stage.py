@@ -230,6 +230,17 @@ class Stage:
         """A fresh job from submit to success; answers the seconds."""
         return self.wait_done(self.submit(Quick()), deadline=deadline)
 
+    def start_delay(self, job: UUID, *, deadline: float = 10.0) -> float:
+        """Seconds from a job's commit, by its own clock, to the start of its attempt."""
+        self.wait_done([job], deadline=deadline)
+        row = self.conn.execute(
+            "SELECT extract(epoch FROM a.started_at - j.created_at) FROM bellwire.job j"
+            " JOIN bellwire.attempt a ON a.job_id = j.id WHERE j.id = %s AND a.number = 1",
+            (job,),
+        ).fetchone()
+        assert row is not None
+        return float(row[0])
+
     def run_from_hint(self, *consumers: Daemon, deadline: float = 10.0) -> None:
         """Fresh jobs run until a hint has brought one to each of these consumers."""
         before = [self.claimed_by("hint", one) for one in consumers]
@@ -266,6 +277,13 @@ class Stage:
         """Publish any bytes to a kind's queue."""
         where = queue or self.queue()
         assert self.admin.publish(where, body, properties), f"there is no queue {where}"
+
+    def close_connections(self, count: int) -> None:
+        """Have the broker close all, once it lists that many: it does so a moment late."""
+        wait_until(
+            lambda: len(self.admin.connections()) == count, describe=f"{count} connections to be listed"
+        )
+        self.admin.close_connections()
 
     # --- the end ---
 

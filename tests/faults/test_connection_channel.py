@@ -78,7 +78,7 @@ def test_a_permission_taken_away(stage: Stage) -> None:
         consumer = stage.consumer(amqp=stage.amqp.replace("guest:guest", f"{name}:r3ad3r"))
         stage.up(relay, consumer)
         stage.admin.call("PUT", *path, body={**everything, "read": "^$"})
-        stage.admin.close_connections()
+        stage.close_connections(2)
         since = time.monotonic()
         wait_until(
             lambda: "REFUSED" in (consumer.reds() or {}).get("broker", ""),

@@ -12,7 +12,6 @@ import pytest
 
 from bellwire_testkit.proxy import Direction, Proxy
 from bellwire_testkit.rabbitmq import RabbitServer
-from bellwire_testkit.waiting import wait_until
 from tests.faults.app import Quick
 from tests.faults.stage import Stage
 
@@ -92,13 +91,7 @@ def _faults(stage: Stage, node: RabbitServer, proxy: Proxy) -> dict[str, Callabl
         "frozen towards us": frozen("to_client"),
         "restarted": again(node.stop),
         "killed": again(node.kill),
-        "closed by the broker": lambda: close_all(stage),
+        "closed by the broker": lambda: stage.close_connections(3),
         "queue deleted": delete("quick"),
         "another queue deleted": delete("nap"),
     }
-
-
-def close_all(stage: Stage) -> None:
-    """Those of the relay and of both consumers, which the broker may list a moment late."""
-    wait_until(lambda: len(stage.admin.connections()) == 3, describe="three connections to be listed")
-    stage.admin.close_connections()
