@@ -18,6 +18,8 @@ from bellwire_runtime.telemetry import BrokerState, Telemetry
 
 __all__ = ["Bell"]
 
+_A_DAY = 86_400.0
+
 
 class Bell:
     """`source` is what the claimer asks; `run` keeps the connection."""
@@ -35,12 +37,11 @@ class Bell:
         on_hint: Callable[[], None],
         on_change: Callable[[], None],
     ) -> None:
-        self._timeout = address.timeout
         self._on_hint = on_hint
         self._on_change = on_change
         self._telemetry = telemetry
         self._slots = slots
-        inbox = Inbox(on_hint=on_hint, on_forgotten=self._forgotten)
+        inbox = Inbox(on_hint=on_hint, on_late=self._late, on_forgotten=self._forgotten, known=slots.total)
         hearing = Hearing(
             address=address,
             installation=installation,
@@ -55,6 +56,7 @@ class Bell:
             inbox=inbox,
             announcements=announcements(self._announced),
             hearing=lambda: owner.well,
+            free=lambda: slots.free,
             poll=settings.consumer_poll,
             poll_floor=settings.consumer_poll_floor.total_seconds(),
         )
@@ -68,8 +70,10 @@ class Bell:
         await self._hearing.run(stop)
 
     async def first(self, stop: asyncio.Event) -> None:
-        """Wait for the first try to succeed or fail. Raises `QueueMismatch` where it found one."""
-        waiting = asyncio.ensure_future(self._owner.first(within=self._timeout))
+        """Wait for the first try to succeed or fail, or for `stop`. Raises `QueueMismatch` where it found
+        one.
+        """
+        waiting = asyncio.ensure_future(self._owner.first(within=_A_DAY))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -81,6 +85,7 @@ class Bell:
 
     def slot_freed(self) -> None:
         """A slot is free again."""
+        self.source.freed()
         self._hearing.full(full=False)
 
     def down(self) -> str | None:
@@ -93,7 +98,7 @@ class Bell:
 
     def _changed(self, well: bool) -> None:
         if well:
-            self.source.check()
+            self.source.registered()
         self._on_change()
 
     def _announced(self) -> None:
@@ -103,5 +108,7 @@ class Bell:
     def _forgotten(self, count: int) -> None:
         self._telemetry.heard("forgotten", count)
         self.source.check()
+
+    def _late(self) -> None:
         if not self._slots.free:
             self._hearing.full(full=True)

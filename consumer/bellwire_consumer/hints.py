@@ -6,8 +6,12 @@ costs no connection of its own: between two claims the event loop watches the so
 psycopg hands over what arrives. A dead LISTEN looks like a quiet one, and costs the poll floor.
 
 With a broker hints name jobs, and polling is the net under them: once a second, by the clock and not when it
-is quiet (or it would starve under steady flow), for what was admitted more than a second ago. While the
-broker cannot be heard this is a consumer without one, that looks more often.
+is quiet (or it would starve under steady flow), for what was admitted more than a second ago, with the slots
+that hints left free. Who has more work than slots is another matter: there a wake-up waits for longer than a
+second without being lost, and the net would only take from the hints, one statement for a job or two. So the
+net of a consumer whose slots were all taken within the last second takes what is older than ten seconds; so
+does that of one that has just registered, for which the queue may have kept some. While the broker cannot be
+heard this is a consumer without one, that looks more often.
 """
 
 import asyncio
@@ -128,6 +132,9 @@ class Doorbell:
 
     NET_S = 1.0
     AWAY_S = 0.25
+    LOST_S = 10.0
+    """What is older than this is looked for even where hints could fill every slot; the relay has repeated
+    its hint by then."""
 
     def __init__(
         self,
@@ -135,6 +142,7 @@ class Doorbell:
         inbox: Inbox,
         announcements: Announcements,
         hearing: Callable[[], bool],
+        free: Callable[[], int],
         poll: bool,
         poll_floor: float,
         clock: Callable[[], float] = time.monotonic,
@@ -142,10 +150,15 @@ class Doorbell:
         self._inbox = inbox
         self._announcements = announcements
         self._hearing = hearing
+        self._free = free
         self._poll = poll
         self._away = min(poll_floor, self.AWAY_S)
         self._clock = clock
         self._net_at = float("-inf")
+        self._lost_at = float("-inf")
+        self._patient_until = float("-inf")
+        self._offered = 0
+        self._crowded = False
         self._announced = False
         self._full = False
 
@@ -153,23 +166,45 @@ class Doorbell:
         """The relay notified: it cannot publish just now."""
         self._announced = True
 
+    def registered(self) -> None:
+        """This consumer has just (re)registered at the broker: cast the net, after the queue's chance."""
+        self._net_at = self._lost_at = float("-inf")
+        self._patient_until = self._clock() + self.NET_S
+
     def check(self) -> None:
-        """Cast the net at the next look: this consumer has just (re)registered, or a hint found no slot."""
+        """Cast the net at the next look: a hint was forgotten."""
         self._net_at = float("-inf")
 
+    def freed(self) -> None:
+        """A slot is free again."""
+        if self._crowded:
+            self._crowded = False
+            self._patient_until = self._clock() + self.NET_S
+
     def look(self, limit: int) -> Look | None:
+        now = self._clock()
+        self._offered = self._free()
         if self._poll and self._announced:
             self._announced = False
             return Look()
-        if self._net_due:
-            self._net_at = self._clock() + self.NET_S
-            return Look(min_age=timedelta(seconds=1))
+        if self._poll and self._hearing() and now >= self._lost_at:
+            self._lost_at = now + 2 * self.NET_S
+            if now < self._patient_until or self._inbox:
+                return Look(min_age=timedelta(seconds=self.LOST_S))
         if ids := self._inbox.take(limit):
             return Look(ids)
+        if self._net_due:
+            self._net_at = now + self.NET_S
+            self._lost_at = now + 2 * self.NET_S
+            return Look(min_age=timedelta(seconds=1))
         return Look() if self._poll and not self._hearing() else None
 
     def answered(self, look: Look, *, wanted: int, claimed: int) -> None:
         self._inbox.answered()
+        if claimed >= self._offered:
+            self._crowded = True
+            if self._free():
+                self.freed()
         if look.ids is None:
             self._full = claimed == wanted
             if self._full and self._hearing():
@@ -183,11 +218,14 @@ class Doorbell:
     def pause(self) -> float:
         if not self._hearing():
             return self._away
-        return max(0.001, self._net_at - self._clock()) if self._poll else self.NET_S
+        if not self._poll:
+            return self.NET_S
+        return max(0.001, max(self._net_at, self._patient_until) - self._clock())
 
     @property
     def _net_due(self) -> bool:
-        return self._poll and self._hearing() and self._clock() >= self._net_at
+        due = max(self._net_at, self._patient_until)
+        return self._poll and self._hearing() and self._clock() >= due
 
     async def before_claim(self, conn: Connection) -> None:
         await self._announcements.before_claim(conn)

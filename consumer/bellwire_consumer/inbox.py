@@ -1,8 +1,10 @@
 """Hints that were heard and not looked at yet. A hint is never held for longer than a second.
 
-What it named and no slot was free for is forgotten then: the wake-up stays admitted, and polling or the next
-hint finds it. So the broker never waits for a handler, and its acknowledgement timeout, delivery limits and
-redeliveries have nothing to say about jobs. Acknowledgements belong to the channel that delivered: those of a
+So the broker never waits for a handler, and its acknowledgement timeout, delivery limits and redeliveries
+have nothing to say about jobs. What the hint named and no slot was free for is still known after that, and is
+the first thing to look at when one is: nothing is reserved by it, and who has a slot before takes it by the
+net. Only so many ids are known as there are slots; older ones are forgotten: their wake-ups stay admitted,
+and polling or the next hint finds them. Acknowledgements belong to the channel that delivered: those of a
 channel that is gone are dropped.
 """
 
@@ -44,18 +46,27 @@ class _Heard:
 
 
 class Inbox:
-    """`on_hint` is called when something came, `on_forgotten` with the number of ids that found no slot."""
+    """At most `known` ids are remembered from hints that found no slot in time.
+
+    `on_hint` is called when something came, `on_late` when a hint was let go before all of it was taken, and
+    `on_forgotten` with the number of ids that were too many to remember.
+    """
 
     def __init__(
         self,
         *,
         on_hint: Callable[[], None],
+        on_late: Callable[[], None],
         on_forgotten: Callable[[int], None],
+        known: int,
         hold: float = HOLD_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on_hint = on_hint
+        self._on_late = on_late
         self._on_forgotten = on_forgotten
+        self._limit = known
+        self._known: deque[str] = deque()
         self._hold = hold
         self._clock = clock
         self._heard: deque[_Heard] = deque()
@@ -63,7 +74,7 @@ class Inbox:
         self._timer: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
-        return any(heard.ids for heard in self._heard)
+        return bool(self._known) or any(heard.ids for heard in self._heard)
 
     def hear(self, ids: Sequence[str], mouth: Mouth, tag: int) -> None:
         """A hint was delivered. From the event loop."""
@@ -74,7 +85,7 @@ class Inbox:
 
     def take(self, limit: int) -> list[str]:
         """The oldest ids, at most `limit`, for one claim; `answered` must follow before the next."""
-        taken: list[str] = []
+        taken = [self._known.popleft() for _ in range(min(limit, len(self._known)))]
         for heard in self._heard:
             count = min(limit - len(taken), len(heard.ids))
             if count:
@@ -100,19 +111,26 @@ class Inbox:
             self._timer.cancel()
             self._timer = None
         self._heard.clear()
+        self._known.clear()
 
     def _let_go(self) -> None:
         """What was held for long enough is acknowledged, claimed or not."""
         self._timer = None
         until = self._clock() - self._hold + 0.001
-        forgotten = 0
+        late = False
         while self._heard and self._heard[0].since <= until:
             heard = self._heard.popleft()
-            forgotten += len(heard.ids)
+            late = late or bool(heard.ids)
+            self._known += heard.ids
             heard.ids.clear()
             heard.acknowledge()
         if self._heard:
             wait = max(0.001, self._heard[0].since + self._hold - self._clock())
             self._timer = asyncio.get_running_loop().call_later(wait, self._let_go)
+        forgotten = max(0, len(self._known) - self._limit)
+        for _ in range(forgotten):
+            self._known.popleft()
+        if late:
+            self._on_late()
         if forgotten:
             self._on_forgotten(forgotten)

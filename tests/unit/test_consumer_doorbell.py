@@ -1,0 +1,137 @@
+"""In which order a consumer looks: hints, the net under them, and the net's patience with who is busy."""
+
+from datetime import timedelta
+
+from bellwire_consumer.hints import Announcements, Doorbell, Look
+from bellwire_consumer.inbox import Inbox
+
+NET = Look(min_age=timedelta(seconds=1))
+LOST = Look(min_age=timedelta(seconds=10))
+SLOTS = 4
+
+
+class Channel:
+    def acknowledge(self, tag: int) -> None:
+        pass
+
+
+class Bell:
+    """A doorbell under a clock, and the slots of its consumer."""
+
+    def __init__(self, *, poll: bool = True) -> None:
+        self.now = 0.0
+        self.free = SLOTS
+        self.hearing = True
+        self.inbox = Inbox(
+            on_hint=lambda: None, on_late=lambda: None, on_forgotten=lambda _: None, known=SLOTS
+        )
+        self.door = Doorbell(
+            inbox=self.inbox,
+            announcements=Announcements.__new__(Announcements),  # never asked here
+            hearing=lambda: self.hearing,
+            free=lambda: self.free,
+            poll=poll,
+            poll_floor=1.0,
+            clock=lambda: self.now,
+        )
+
+    def ring(self, *ids: str) -> None:
+        self.inbox.hear(ids, Channel(), 1)
+
+    def look(self, *, claimed: int | None = None) -> Look | None:
+        """One claim, of as many as were named unless told otherwise."""
+        look = self.door.look(self.free)
+        if look is not None:
+            got = len(look.ids or ()) if claimed is None else claimed
+            wanted, self.free = self.free, self.free - got
+            self.door.answered(look, wanted=wanted, claimed=got)
+        return look
+
+    def end(self, count: int = 1) -> None:
+        self.free += count
+        self.door.freed()
+
+
+async def test_the_net_is_cast_once_a_second_under_steady_flow() -> None:
+    bell = Bell()
+    seen = [(0.0, bell.look())]
+    for step in range(40):
+        bell.now = step / 10
+        bell.ring(f"{step}")
+        while (look := bell.look()) is not None:
+            seen.append((bell.now, look))
+        bell.end()
+    assert [when for when, look in seen if look == NET] == [0.0, 1.0, 2.0, 3.0]
+    assert [look.ids for _, look in seen if look is not None and look != NET] == [[f"{n}"] for n in range(40)]
+
+
+async def test_hints_fill_the_slots_of_who_is_busy() -> None:
+    bell = Bell()
+    assert bell.look() == NET
+    bell.now = 5.0
+    bell.ring("a", "b", "c", "d")
+    assert bell.look() == LOST, "the old ones, whatever else there is"
+    assert bell.look() == Look(["a", "b", "c", "d"])
+    assert bell.free == 0
+    bell.now = 9.0
+    bell.end()
+    assert bell.look() == LOST
+    assert bell.look() is None, "hints get their chance first"
+    assert 0.9 < bell.door.pause <= 1.0
+    bell.now = 9.5
+    bell.ring("e")
+    assert bell.look() == Look(["e"])
+
+
+async def test_who_stays_free_for_a_second_casts_its_net() -> None:
+    bell = Bell()
+    bell.look(claimed=SLOTS)
+    bell.now = 1.5
+    bell.end()
+    assert bell.look() is None
+    bell.now += bell.door.pause + 0.001
+    assert bell.look() == NET
+    assert bell.look() is None
+
+
+async def test_a_claim_of_all_slots_counts_though_some_end_meanwhile() -> None:
+    bell = Bell()
+    look = bell.door.look(SLOTS)
+    assert look == NET
+    bell.end(0)
+    bell.free = 1  # four were claimed, and one of them has ended already
+    bell.door.answered(look, wanted=SLOTS, claimed=SLOTS)
+    bell.now = 0.9
+    assert bell.look() is None
+
+
+async def test_who_registers_asks_for_the_old_ones_at_once_and_a_second_later_for_all() -> None:
+    bell = Bell()
+    bell.now = 100.0
+    bell.look()
+    bell.now = 100.1
+    bell.door.registered()
+    assert bell.look() == LOST
+    assert bell.look() is None
+    bell.now = 101.2
+    assert NET in {bell.look(), bell.look()}
+
+
+async def test_while_the_broker_is_away_it_polls_at_once() -> None:
+    bell = Bell()
+    bell.look(claimed=SLOTS)
+    bell.end()
+    bell.hearing = False
+    assert bell.look() == Look()
+    assert bell.door.pause == Doorbell.AWAY_S
+
+
+async def test_without_polling_only_hints_count() -> None:
+    bell = Bell(poll=False)
+    bell.door.registered()
+    assert bell.look() is None
+    bell.door.announced()
+    bell.now = 60.0
+    assert bell.look() is None
+    bell.ring("a")
+    assert bell.look() == Look(["a"])
