@@ -154,7 +154,7 @@ class Demo:
                 placing = asyncio.create_task(clients.place(order))
                 try:
                     await self._until(lambda: succeeded() >= total // 8 and pauses.standing() == pauses.doors)
-                    killed_with = self._kill(watch, pauses)
+                    killed_with = await self._kill(watch, pauses)
                     await placing
                     if self._plan.stop_broker:
                         self._away = await self._without_broker(watch, order, clients, succeeded)
@@ -191,16 +191,24 @@ class Demo:
         await clients.ask_all(order.last)
         return report.Away(gone=gone, quiet=quiet, back=back)
 
-    def _kill(self, watch: report.Watch, pauses: Pauses) -> int:
-        self._count("consumer-1")
+    async def _kill(self, watch: report.Watch, pauses: Pauses) -> int:
+        """Its successors first, so that nothing waits for them; then the kill itself."""
+        for name in SECOND:
+            self._start_consumer(name)
+        (first,) = self._fleet.pids("consumer-1")
+        await self._until(lambda: watch.serving(self._fleet.pids(*SECOND)) == len(SECOND))
+        # Between two claims, so that what it counted is all that it claimed.
+        for _ in range(40):
+            self._claims = Claims.counted(self._fleet.metrics("consumer-1"), kind=report.KIND)
+            if sum(watch.of_process(first)) == self._claims.total:
+                break
+            await asyncio.sleep(0.05)
         self._fleet.kill("consumer-1")
-        held = watch.running()  # it was the only consumer, so these were its leases
+        _, held = watch.of_process(first)
         where = ", ".join(sorted(f"{point.replace('_', ' ')} ({account})" for point, account in pauses.doors))
         self._say(f"killed consumer-1 (SIGKILL); it held {held} leases, among them: {where}")
         if held < len(DOORS):
             raise Died(f"the killed consumer held {held} leases, not at least {len(DOORS)}")
-        for name in SECOND:
-            self._start_consumer(name)
         return held
 
     async def _until(self, condition: Callable[[], bool]) -> None:

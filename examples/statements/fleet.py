@@ -187,6 +187,10 @@ class Claims:
                 found[named["source"]] += int(float(value))
         return cls(hints=found["hint"], polls=found["poll"])
 
+    @property
+    def total(self) -> int:
+        return self.hints + self.polls
+
     def __add__(self, other: "Claims") -> "Claims":
         return Claims(hints=self.hints + other.hints, polls=self.polls + other.polls)
 

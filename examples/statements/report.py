@@ -16,9 +16,15 @@ from examples.statements.fleet import Claims
 KIND = "render_statement"
 
 _STATES = "SELECT state, count(*) FROM bellwire.job WHERE kind = %s GROUP BY state"
-_RUNNING = (
-    "SELECT consumer, count(*) FROM bellwire.job WHERE kind = %s AND state = 'running' GROUP BY consumer"
-)
+_OF_PROCESS = """
+    SELECT (SELECT count(*) FROM bellwire.attempt WHERE consumer = who.id),
+           (SELECT count(*) FROM bellwire.job WHERE consumer = who.id AND state = 'running')
+      FROM bellwire.consumer who WHERE pid = %s
+"""
+_ATTEMPTS = """
+    SELECT (SELECT count(*) FROM bellwire.attempt a JOIN bellwire.job j ON j.id = a.job_id WHERE j.kind = %s)
+         + (SELECT count(*) FROM bellwire.job WHERE kind = %s AND state = 'running')
+"""
 _ENDINGS = """
     SELECT a.outcome, count(*) FROM bellwire.attempt a JOIN bellwire.job j ON j.id = a.job_id
      WHERE j.kind = %s GROUP BY a.outcome
@@ -88,14 +94,29 @@ class Watch:
     def states(self) -> dict[str, int]:
         return dict(self._conn.execute(_STATES, (KIND,)).fetchall())
 
-    def running(self) -> int:
-        """Leases held by a living or dead consumer right now."""
-        return sum(count for _, count in self._conn.execute(_RUNNING, (KIND,)).fetchall())
+    def of_process(self, pid: int) -> tuple[int, int]:
+        """A consumer's attempts that have ended, and the leases it holds, dead or alive."""
+        row = self._conn.execute(_OF_PROCESS, (pid,)).fetchone()
+        return (int(row[0]), int(row[1])) if row else (0, 0)
+
+    def attempts(self) -> int:
+        """All that ever started, ended or not."""
+        row = self._conn.execute(_ATTEMPTS, (KIND, KIND)).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def now(self) -> datetime:
         row = self._conn.execute("SELECT clock_timestamp()").fetchone()
         assert row is not None
         return cast("datetime", row[0])
+
+    def serving(self, consumers: Sequence[int]) -> int:
+        """How many of these processes have registered."""
+        row = self._conn.execute(
+            "SELECT count(*) FROM bellwire.consumer WHERE pid = ANY (%s)", (list(consumers),)
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def hearing(self, consumers: Sequence[int]) -> tuple[int, int]:
         """How many relays can publish and how many of these processes hear, as they say themselves.
@@ -108,8 +129,7 @@ class Watch:
 
     def bell(self, claims: Claims, away: Away | None) -> Bell:
         """`claims` are those of all consumers, as each counted them last."""
-        attempts = sum(count for _, count in self._conn.execute(_ENDINGS, (KIND,)).fetchall())
-        uncounted = attempts - claims.hints - claims.polls
+        uncounted = self.attempts() - claims.total
         if away is None:
             return Bell(claims=claims, uncounted=uncounted)
         row = self._conn.execute(_AWAY, (away.quiet, KIND, away.gone, away.back)).fetchone()
