@@ -73,6 +73,7 @@ class AdmissionLoop:
         if not self._ownership.kinds:
             return self._floor
         rows = await self.cycle()
+        self._drowsiness.admitted(sum(len(row.job_ids) for row in rows))
         pause = self._pace.after([_look(row) for row in rows])
         if not self._listening():
             self._drowsiness.forget()

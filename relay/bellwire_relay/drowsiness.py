@@ -1,9 +1,10 @@
 """When to raise the sleep flag: it costs submitters a NOTIFY, so it is up only while few of them come.
 
 With the flag up a submit notifies, and the relay hears of a lone job within a millisecond; under load the
-same NOTIFY would serialise the submitters' commits. So the flag goes up when the next look is some way off,
-comes down when notifications come thick, and after such a storm stays down a while, longer each time it
-proves wrong. It is written at most once a second, and never believed past the ownership's end.
+same NOTIFY would serialise the submitters' commits. So the flag goes up when the next look is some way off
+and few jobs have gone lately, comes down when notifications come thick, and after such a storm stays down a
+while, longer each time it proves wrong. It is written at most once a second, and never believed past the
+ownership's end.
 """
 
 import time
@@ -34,6 +35,8 @@ class Drowsiness:
         self._until = float("-inf")
         self._written = float("-inf")
         self._nudges: deque[float] = deque(maxlen=storm + 1)
+        self._gone: deque[tuple[float, int]] = deque()
+        self._gone_lately = 0
         self._awake_until = float("-inf")
         self._awake_for = 2.0
 
@@ -45,6 +48,17 @@ class Drowsiness:
     def nudged(self) -> None:
         """A submit notified."""
         self._nudges.append(self._clock())
+
+    def admitted(self, count: int) -> None:
+        """So many jobs went. Where they go thick a flag would only hold up who submits them."""
+        now = self._clock()
+        if count:
+            self._gone.append((now, count))
+            self._gone_lately += count
+        while self._gone and self._gone[0][0] < now - 1.0:
+            self._gone_lately -= self._gone.popleft()[1]
+        if self._gone_lately > self._storm:
+            self._awake_until = max(self._awake_until, now + 1.0)
 
     def wanted(self, pause: float) -> Literal["sleep", "wake"] | None:
         """What to write before a pause of this length; None: nothing."""

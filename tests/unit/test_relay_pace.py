@@ -145,6 +145,26 @@ def test_a_storm_lowers_the_flag_for_longer_each_time() -> None:
     assert awake == pytest.approx([2.0, 4.0, 8.0], abs=0.3)
 
 
+def test_the_flag_stays_down_while_jobs_go_thick() -> None:
+    """Else it is tried again and again in mid-load, and each try has all who submit wait for each other."""
+    clock = Hand()
+    drowsiness = Drowsiness(clock=clock)
+    for lap in range(300):
+        clock.now += 0.1
+        drowsiness.admitted(3)
+        assert lap < 8 or drowsiness.wanted(0.5) is None
+    assert drowsiness.pause(0.5, pressed=False, floor=FLOOR) == 0.05, "nobody notifies now: look often"
+    since = clock.now
+    while drowsiness.wanted(0.5) is None:
+        clock.now += 0.1
+        drowsiness.admitted(0)
+    assert clock.now - since == pytest.approx(1.5, abs=0.5)
+    for _ in range(30):
+        clock.now += 0.1
+        drowsiness.admitted(1)
+        assert drowsiness.wanted(0.5) == "sleep", "ten a second are few"
+
+
 @given(st.lists(st.tuples(st.floats(0, 0.4), st.booleans(), st.floats(0, 0.5)), max_size=200))
 def test_it_is_written_at_most_once_a_second(steps: list[tuple[float, bool, float]]) -> None:
     clock = Hand()
