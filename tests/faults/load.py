@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import LiteralString, Self
 from uuid import UUID
 
 from bellwire_outbox import Job, submit_many
@@ -36,7 +36,7 @@ class Load:
     """Writers in threads, each on a connection of its own, that submit until `stop` or `most` jobs each.
 
     `pause` is drawn between transactions, `linger` between a submit and its COMMIT; that share of them is
-    rolled back instead.
+    rolled back instead. `also` is a statement that each transaction runs as well.
     """
 
     def __init__(
@@ -49,12 +49,14 @@ class Load:
         rollback: float = 0.0,
         most: int | None = None,
         jobs: Callable[[random.Random], Sequence[Job]] = lambda _: [Quick()],
+        also: LiteralString | None = None,
         seed: int = 7,
     ) -> None:
         self._database = database
         self._pause, self._linger, self._rollback = pause, linger, rollback
         self._most = most
         self._jobs = jobs
+        self._also = also
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self.committed: list[UUID] = []
@@ -101,6 +103,8 @@ class Load:
                 while not self._stop.is_set() and (self._most is None or done < self._most):
                     began = time.monotonic()
                     ids = [one.job_id for one in submit_many(conn, list(self._jobs(dice)))]
+                    if self._also is not None:
+                        conn.execute(self._also)
                     if self._linger[1]:
                         time.sleep(dice.uniform(*self._linger))
                     back = dice.random() < self._rollback
