@@ -67,7 +67,10 @@ class Demo:
         ledgers = list(read(ledger_csv, period=PERIOD))
         order, doors = order_of(ledgers, requests=self._plan.requests, broker_stops=self._plan.stop_broker)
         pauses = Pauses(doors=frozenset(doors.items()), folder=self._plan.doors)
-        web = self._fleet.start("web", *python("uvicorn", "examples.statements.web:web", "--port", "0"))
+        # The clients are quiet for seconds after their first question; a connection that the server closes
+        # just then would be an error that nobody made.
+        serve = python("uvicorn", "examples.statements.web:web", "--port", "0", "--timeout-keep-alive", "60")
+        web = self._fleet.start("web", *serve)
         self._prepare(ledgers)
         with report.Watch(self._addresses.owner) as watch:
             killed_with = asyncio.run(self._work(watch, order, pauses, web_address(web)))
