@@ -23,6 +23,7 @@ __all__ = ["Answer", "Ringer", "Sending", "publish"]
 Line = tuple[str, int]
 Answer = Literal["confirmed", "returned", "nacked", "timed_out", "refused", "dropped"]
 _PERSISTENT: Final = 2
+_STOOD_STILL: Final = 0.25
 
 
 class Sending:
@@ -74,6 +75,7 @@ class Ringer:
         self._under_way: dict[asyncio.Task[None], Sending] = {}
         self._queue: deque[Sending] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         self._over = False
 
     def __len__(self) -> int:
@@ -114,7 +116,7 @@ class Ringer:
         self._under_way[task] = sending
         task.add_done_callback(self._answered)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._within, self._look)
+            self._look_in(self._within)
 
     def _answered(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
@@ -128,15 +130,23 @@ class Ringer:
         while self._queue and len(self._under_way) < self._most and not self._over:
             self._start(self._queue.popleft())
 
+    def _look_in(self, seconds: float) -> None:
+        self._due = self._clock() + seconds
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
     def _look(self) -> None:
         """One timer for all: it comes round for the hint that was the oldest, and looks who is now."""
         self._timer = None
         oldest = next(iter(self._under_way.values()), None)
         if oldest is None:
             return
-        left = oldest.since + self._within - self._clock()
+        now = self._clock()
+        left = oldest.since + self._within - now
+        if left <= 0 and now - self._due > _STOOD_STILL:
+            # Not the broker but this process stood still: what has come meanwhile is read first.
+            left = _STOOD_STILL
         if left > 0:
-            self._timer = asyncio.get_running_loop().call_later(left, self._look)
+            self._look_in(left)
             return
         self._over = True
         tasks = list(self._under_way)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, cast
 from uuid import uuid4
 
@@ -126,6 +127,19 @@ async def test_when_the_oldest_has_waited_too_long_everything_is_over() -> None:
     assert len(stage.answers) == 5
 
 
+async def test_a_process_that_stood_still_reads_its_answers_first() -> None:
+    stage = Stage(within=0.05)
+    stage.ring(1)
+    await turn()
+    asyncio.get_running_loop().call_soon(time.sleep, 0.5)
+    await turn()
+    asyncio.get_running_loop().call_later(0.05, stage.channel.asked[0].set_result, None)
+    await asyncio.wait_for(_answered(stage), 5)
+    assert stage.words == ["confirmed"]
+    assert stage.expired == 0
+    stage.ringer.close()
+
+
 async def test_given_up_while_blocked_the_channel_goes_on() -> None:
     stage = Stage(within=0.05)
     stage.ring(2)
@@ -143,6 +157,11 @@ async def test_given_up_while_blocked_the_channel_goes_on() -> None:
     assert stage.words[-1] == "confirmed"
     assert stage.expired == 0
     stage.ringer.close()
+
+
+async def _answered(stage: Stage) -> None:
+    while not stage.answers:  # noqa: ASYNC110 (likewise)
+        await asyncio.sleep(0.01)
 
 
 async def _expired(stage: Stage) -> None:
