@@ -11,6 +11,7 @@ from sqlalchemy import Connection, select, text
 from bellwire_schema import doorbell, migrate, reads
 from bellwire_schema.finding import Check, Finding
 from bellwire_schema.integrity import invariants
+from bellwire_schema.notifications import notifications
 from bellwire_schema.standing import LIVE
 from bellwire_schema.tables import kind, kind_owner, relay, stuck
 from bellwire_schema.words import clock, span
@@ -293,6 +294,7 @@ CHECKS: tuple[Check, ...] = (
     _ages,
     _leases,
     _locks,
+    notifications,
     _step,
     _set_aside,
     _durability,

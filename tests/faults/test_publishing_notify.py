@@ -56,6 +56,9 @@ def test_a_listener_in_a_transaction(stage: Stage) -> None:
         print(f"{len(committed)} submits, the slowest {max(load.latencies) * 1000:.0f} ms; usage {usage}")
         assert usage is not None
         assert usage[0] < 0.01
+        (finding,) = stage.doctor("notifications")
+        assert finding.text.startswith("the server's queue is 0% full")
+        assert f"{other.info.backend_pid} (" in finding.text
         other.execute("ROLLBACK")
     assert [one for one in stage.doctor() if one.level == "wrong"] == []
     stage.finish()
