@@ -1,14 +1,16 @@
 """The composed system: started from compose.yaml as it stands, asked from outside, ended without a trace."""
 
 import json
+import os
+import re
 import socket
 import time
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
+from urllib.request import ProxyHandler, Request, build_opener
 
 from trial.engine import Engine, Failed, compose_command, run
 from trial.images import ROOT, SERVERS
@@ -16,6 +18,8 @@ from trial.images import ROOT, SERVERS
 PROJECT = "bellwire-try"
 PERIOD = "2026-05"
 FIRST_ACCOUNT = 5_000_000_001
+_ADDRESS = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+_DIRECT = build_opener(ProxyHandler({}))  # every address asked is this machine's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,16 @@ class Work:
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """How a daemon ended on SIGTERM, and what it took to be ready again, by clock and by processor."""
+
+    code: int
+    stop_s: float
+    ready_s: float
+    ready_cpu_s: float
+
+
 class System:
     """A context manager: `up` on entering, `down` with its volumes on leaving."""
 
@@ -33,6 +47,7 @@ class System:
         self._engine = engine
         self._deadline_s = deadline_s
         self._next_account = FIRST_ACCOUNT
+        self._containers: dict[str, str] = {}
         self.port = _free_port()
         self._env = {
             **engine.env,
@@ -63,7 +78,9 @@ class System:
         print(self.compose("logs", "--tail", "15", check=False))
 
     def container(self, service: str) -> str:
-        return self.compose("ps", "--quiet", service).split()[-1]
+        if service not in self._containers:
+            self._containers[service] = self.compose("ps", "--quiet", service).split()[-1]
+        return self._containers[service]
 
     def state(self, service: str) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(
@@ -75,24 +92,29 @@ class System:
         for service in services:
             self._until(partial(self.healthy, service), f"{service} is healthy")
 
+    def wait_hearing(self, *services: str) -> None:
+        for service in services:
+            self._until(partial(self.hears, service), f"{service} is connected to RabbitMQ")
+
     def healthy(self, service: str) -> bool:
         return bool(self.state(service)["Health"]["Status"] == "healthy")
 
-    def ready_after_restart(self, service: str) -> tuple[float, int, float]:
-        """Stop and start a container: seconds until it ended, its exit code, seconds until /ready was 200."""
+    def restart(self, service: str) -> Restart:
+        """Stop and start a container, and wait for its /ready."""
         container = self.container(service)
         begun = time.monotonic()
         self._engine.docker("stop", container)
         stopped = time.monotonic() - begun
-        code = int(self._engine.docker("inspect", "--format", "{{.State.ExitCode}}", container))
+        code = int(self.state(service)["ExitCode"])
         begun = time.monotonic()
         self._engine.docker("start", container)
-        self._until(lambda: self.ready(container), f"{service} is ready")
-        return stopped, code, time.monotonic() - begun
-
-    def ready(self, container: str) -> bool:
-        return self._engine.docker("exec", container, "bellwire-health", "/ready", check=False).startswith(
-            "200 "
+        # From here and not by `docker exec`, which would take processor time away from what is measured.
+        self._until(partial(_ready, f"{self.address(service)}/ready"), f"{service} is ready")
+        return Restart(
+            code=code,
+            stop_s=stopped,
+            ready_s=time.monotonic() - begun,
+            ready_cpu_s=_cpu_s(self.state(service)["Pid"]),
         )
 
     def ask_for(self, statements: int) -> Work:
@@ -132,25 +154,37 @@ class System:
         """How many claims of both consumers came from where, by their metrics."""
         found: dict[str, int] = {}
         for service in ("consumer-1", "consumer-2"):
-            text = self._engine.docker(
-                *("exec", self.container(service), "python", "-c"),
-                "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8080/metrics').read().decode())",
-            )
-            for line in text.splitlines():
-                if line.startswith("bellwire_job_claimed_total{"):
-                    labels, _, value = line.partition("} ")
-                    source = labels.partition('source="')[2].partition('"')[0] or "unknown"
-                    found[source] = found.get(source, 0) + int(float(value))
-        return found
+            for labels, value in self.metric(service, "bellwire_job_claimed_total"):
+                source = labels.partition('source="')[2].partition('"')[0]
+                found[source] = found.get(source, 0) + int(value)
+        return dict(sorted(found.items()))
+
+    def hears(self, service: str) -> bool:
+        """Whether it has a connection to RabbitMQ, by its metrics."""
+        return any(value == 1 for _, value in self.metric(service, "bellwire_broker_connected"))
+
+    def metric(self, service: str, name: str) -> list[tuple[str, float]]:
+        """Every series of a daemon's metric, as labels and value."""
+        try:
+            with _DIRECT.open(f"{self.address(service)}/metrics", timeout=5) as answer:
+                text = answer.read().decode()
+        except OSError:
+            return []
+        found = re.findall(rf"^{name}(?:\{{(.*)\}})? (\S+)$", text, re.MULTILINE)
+        return [(labels, float(value)) for labels, value in found]
+
+    def address(self, service: str) -> str:
+        """Where the host reaches a daemon: on the network that compose made, though nothing is published."""
+        found = self._engine.docker("inspect", "--format", _ADDRESS, self.container(service))
+        return f"http://{found}:8080"
 
     def _call(self, path: str, body: dict[str, object] | None = None) -> dict[str, Any]:
-        request = urllib.request.Request(
+        request = Request(
             f"http://127.0.0.1:{self.port}{path}",
             data=json.dumps(body).encode() if body else None,
             headers={"Content-Type": "application/json"},
         )
-        # No proxy: the address is this machine's own.
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
+        with _DIRECT.open(request, timeout=10) as answer:
             said: dict[str, Any] = json.load(answer)
             return said
 
@@ -160,6 +194,20 @@ class System:
             if time.monotonic() > deadline:
                 raise Failed(f"not true within {self._deadline_s:.0f} s: {what}")
             time.sleep(0.2)
+
+
+def _ready(url: str) -> bool:
+    try:
+        with _DIRECT.open(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor time that a process has used, by the kernel."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _free_port() -> int:
