@@ -23,7 +23,7 @@ from bellwire_runtime.broker.address import BrokerAddress
 from bellwire_runtime.broker.wire import BrokerLost, Wire, bounded, reason_of
 from bellwire_schema.errors import QueueMismatch
 
-__all__ = ["BrokerOwner", "Generation"]
+__all__ = ["BrokerOwner", "Generation", "backoff"]
 
 log = structlog.get_logger("bellwire.broker")
 _BLOCKED_AFTER = 0.2
@@ -221,11 +221,18 @@ class BrokerOwner:
         self._said, self._said_at = self.error, now
 
     def _pause(self) -> float:
-        return self._rng.uniform(0.1, min(self._cap, 0.2 * 2.0 ** min(self._failures, 10)))
+        return backoff(self._failures, cap=self._cap, rng=self._rng)
 
     def _change(self, *, well: bool) -> None:
         self.well = well
         self._on_change(well)
+
+
+def backoff(failures: int, *, cap: float, rng: random.Random) -> float:
+    """Seconds before the next try, after so many in a row; drawn over the whole range, so that those who
+    lost the same broker at the same moment drift apart.
+    """
+    return rng.uniform(0.1, min(cap, 0.2 * 2.0 ** min(failures, 10)))
 
 
 def _calm(loop: asyncio.AbstractEventLoop) -> None:
