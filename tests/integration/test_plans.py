@@ -342,3 +342,21 @@ def test_the_trap_is_real(table: Grown) -> None:
     batch = ([lease.job_id for lease in table.leases], [lease.token for lease in table.leases])
     scans = table.explained.scans(lambda conn: conn.execute(update, batch))
     assert {scan.index for scan in scans} & {"job_running", "job_lease"}, scans
+
+
+def test_a_relay_that_began_when_little_waited_does_not_read_all_that_waits(template: Template) -> None:
+    """Joined by id, a plan made when one job waited read 20,000 at every admission."""
+    database = template.clone()
+    with database.connect() as conn:
+        prepare(conn)
+        edges.submit(conn, [submission("early", kind="kind_1")])
+        conn.execute("VACUUM ANALYZE bellwire.outbox")
+        explained = Explained(database)
+        call = partial(admit, Grown("small", explained))
+        for _ in range(6):
+            explained.scans(call)
+        edges.submit(conn, [submission(f"late-{n}", kind="kind_1") for n in range(20_000)])
+        met = sum(scan.rows for scan in explained.scans(call) if scan.table == "outbox")
+        assert met <= 1000, met
+        explained.close()
+    database.drop_unused()

@@ -114,16 +114,17 @@ BEGIN
             v_spent := CASE WHEN v_cut THEN v_take[i] ELSE 0 END;
         END IF;
         WITH picked AS MATERIALIZED (
-            SELECT x.job_id FROM unnest(v_tenants, v_take) AS t(tenant, n)
+            SELECT x.place FROM unnest(v_tenants, v_take) AS t(tenant, n)
              CROSS JOIN LATERAL (
-                SELECT o.job_id FROM outbox o
+                SELECT o.ctid AS place FROM outbox o
                  WHERE o.kind = p_kind AND o.version = p_version AND o.admitted_at IS NULL AND o.tenant = t.tenant
                  ORDER BY o.rank, o.job_id LIMIT t.n FOR UPDATE SKIP LOCKED) AS x
              WHERE t.n > 0),
         gone AS (
-            -- What was told of an earlier admission's hint is over.
+            -- Written where they lie: joined by id, a plan made when nothing waited reads all that waits. What was
+            -- told of an earlier admission's hint is over.
             UPDATE outbox o SET admitted_at = v_now, publishes = 0, publish_error = NULL, published_at = NULL
-              FROM picked WHERE o.job_id = picked.job_id
+              FROM picked WHERE o.ctid = picked.place
             RETURNING o.job_id, o.tenant)
         SELECT array_agg(job_id), array_agg(tenant) INTO v_got, v_from FROM gone;
         job_ids := job_ids || COALESCE(v_got, '{}');
@@ -321,11 +322,11 @@ DECLARE
     v_count integer;
 BEGIN
     WITH back AS MATERIALIZED (
-        SELECT o.job_id FROM outbox o
+        SELECT o.ctid AS place FROM outbox o
          WHERE o.kind = p_kind AND o.version = p_version AND o.admitted_at IS NOT NULL
            AND (p_tenants IS NULL OR o.tenant = ANY (p_tenants))
          ORDER BY o.rank DESC, o.job_id DESC LIMIT p_most FOR UPDATE SKIP LOCKED)
-    UPDATE outbox o SET admitted_at = NULL FROM back WHERE o.job_id = back.job_id;
+    UPDATE outbox o SET admitted_at = NULL FROM back WHERE o.ctid = back.place;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;
 END $$;
