@@ -5,7 +5,7 @@ Without a broker the relay notifies one channel of each consumer. LISTEN shares 
 costs no connection of its own: between two claims the event loop watches the socket itself, and during one
 psycopg hands over what arrives. A dead LISTEN looks like a quiet one, and costs the poll floor.
 
-With a broker hints name jobs, and polling is the net under them: once a second, by the clock and not when it
+With a broker hints name jobs, and polling is the net under them: twice a second, by the clock and not when it
 is quiet (or it would starve under steady flow), for what was admitted more than a second ago, with the slots
 that hints left free. Who has more work than slots is another matter: there a wake-up waits for longer than a
 second without being lost, and the net would only take from the hints, one statement for a job or two. So the
@@ -130,6 +130,8 @@ class Announcements:
 class Doorbell:
     """Hints from the broker first, announcements where the relay cannot publish, and the net under both."""
 
+    CAST_S = 0.5
+    """How often the net is cast for what is older than a second: what no hint brought starts within 1.5 s."""
     NET_S = 1.0
     AWAY_S = 0.25
     LOST_S = 10.0
@@ -194,7 +196,7 @@ class Doorbell:
         if ids := self._inbox.take(limit):
             return Look(ids)
         if self._net_due:
-            self._net_at = now + self.NET_S
+            self._net_at = now + self.CAST_S
             self._lost_at = now + 2 * self.NET_S
             return Look(min_age=timedelta(seconds=1))
         return Look() if self._poll and not self._hearing() else None

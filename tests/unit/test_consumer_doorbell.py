@@ -52,7 +52,7 @@ class Bell:
         self.door.freed()
 
 
-async def test_the_net_is_cast_once_a_second_under_steady_flow() -> None:
+async def test_the_net_is_cast_twice_a_second_under_steady_flow() -> None:
     bell = Bell()
     seen = [(0.0, bell.look())]
     for step in range(40):
@@ -61,7 +61,7 @@ async def test_the_net_is_cast_once_a_second_under_steady_flow() -> None:
         while (look := bell.look()) is not None:
             seen.append((bell.now, look))
         bell.end()
-    assert [when for when, look in seen if look == NET] == [0.0, 1.0, 2.0, 3.0]
+    assert [when for when, look in seen if look == NET] == [n / 2 for n in range(8)]
     assert [look.ids for _, look in seen if look is not None and look != NET] == [[f"{n}"] for n in range(40)]
 
 
