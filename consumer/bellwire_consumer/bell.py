@@ -41,7 +41,12 @@ class Bell:
         self._on_change = on_change
         self._telemetry = telemetry
         self._slots = slots
-        inbox = Inbox(on_hint=on_hint, on_late=self._late, on_forgotten=self._forgotten, known=slots.total)
+        inbox = Inbox(
+            on_hint=on_hint,
+            on_late=self._late,
+            on_forgotten=self._forgotten,
+            known=2 * slots.total,  # as many as admission ever lets out
+        )
         hearing = Hearing(
             address=address,
             installation=installation,

@@ -3,9 +3,9 @@
 So the broker never waits for a handler, and its acknowledgement timeout, delivery limits and redeliveries
 have nothing to say about jobs. What the hint named and no slot was free for is still known after that, and is
 the first thing to look at when one is: nothing is reserved by it, and who has a slot before takes it by the
-net. Only so many ids are known as there are slots; older ones are forgotten: their wake-ups stay admitted,
-and polling or the next hint finds them. Acknowledgements belong to the channel that delivered: those of a
-channel that is gone are dropped.
+net. Only so many ids are known as are worth it; older ones are forgotten: their wake-ups stay admitted, and
+polling or the next hint finds them. Acknowledgements belong to the channel that delivered: those of a channel
+that is gone are dropped.
 """
 
 import asyncio

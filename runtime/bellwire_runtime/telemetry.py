@@ -98,8 +98,8 @@ CORE: tuple[Core, ...] = (
         "counter",
         "{job}",
         ("result",),
-        "Job ids heard: `fresh` (claimed), `stale` (nothing to claim), `forgotten` (more than slots, while "
-        "none was free). Whole messages: `garbage`, `foreign` (of another installation).",
+        "Job ids heard: `fresh` (claimed), `stale` (nothing to claim), `forgotten` (more than twice the "
+        "slots, while none was free). Whole messages: `garbage`, `foreign` (of another installation).",
     ),
     Core(
         "bellwire.broker.connected",
