@@ -12,10 +12,10 @@ import pytest
 from bellwire_testkit.processes import Processes
 from bellwire_testkit.servers import PostgresServer
 from bellwire_testkit.waiting import wait_until
+from tests.acceptance.demo_stage import QUIET, ROOT, running, told_table
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 SMALL = ("--requests", "60", "--accounts", "300")
 
 
@@ -30,25 +30,11 @@ def demo(processes: Processes, postgres: PostgresServer, tmp_path: Path) -> Iter
     assert left == []
 
 
-def running(folder: Path) -> list[str]:
-    """Command lines of processes that were told of this folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            told = (process / "environ").read_bytes()
-            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if f"STATEMENTS_ARTIFACTS={folder}".encode() in told:
-            found.append(line)
-    return found
-
-
 @pytest.mark.timeout(300)
 def test_the_demo_kills_a_consumer_and_everything_adds_up(
     processes: Processes, demo: list[str], tmp_path: Path
 ) -> None:
-    process = processes.start(*demo, cwd=ROOT)  # without an address: on a private server
+    process = processes.start(*demo, env=QUIET, cwd=ROOT)  # without an address: on a private server
     code = process.wait_exit(within=280)
     text = process.output
     assert code == 0, text
@@ -57,7 +43,8 @@ def test_the_demo_kills_a_consumer_and_everything_adds_up(
     assert int(killed[1]) >= 3
     for door in ("before render", "after temporary", "after promotion"):
         assert door in killed[2]
-    table = dict(re.findall(r"│ ([a-z][^│]*?) +│ +([^│]+?) │", text))
+    table = told_table(text)
+    assert "claims named by a hint" not in table, "nobody asked for a broker"
     assert table["submitted"] == table["succeeded"] == "60"
     recovered = int(table["recovered leases"])
     assert recovered >= 3
@@ -76,7 +63,7 @@ def test_the_demo_kills_a_consumer_and_everything_adds_up(
 def test_interrupted_it_ends_what_it_started(
     processes: Processes, postgres: PostgresServer, demo: list[str], tmp_path: Path, how: str
 ) -> None:
-    process = processes.start(*demo, env={"BELLWIRE_DATABASE_URL": postgres.url}, cwd=ROOT)
+    process = processes.start(*demo, env={**QUIET, "BELLWIRE_DATABASE_URL": postgres.url}, cwd=ROOT)
     process.wait_for_output("consumer-1 is process", deadline=60)
     wait_until(lambda: len(running(tmp_path / "demo")) >= 3, describe="web, relay and consumer to run")
     getattr(process, how)()
@@ -90,7 +77,7 @@ def test_interrupted_it_ends_what_it_started(
 def test_a_daemon_that_dies_ends_the_demo_with_its_last_words(
     processes: Processes, postgres: PostgresServer, demo: list[str], tmp_path: Path
 ) -> None:
-    process = processes.start(*demo, env={"BELLWIRE_DATABASE_URL": postgres.url}, cwd=ROOT)
+    process = processes.start(*demo, env={**QUIET, "BELLWIRE_DATABASE_URL": postgres.url}, cwd=ROOT)
     found = process.wait_for_output(r"consumer-1 is process (\d+)", deadline=60)
     os.kill(int(found[1]), signal.SIGKILL)
     assert process.wait_exit(within=60) == 1
@@ -102,7 +89,7 @@ def test_a_daemon_that_dies_ends_the_demo_with_its_last_words(
 def test_without_a_database_it_says_so_in_one_line(processes: Processes, tmp_path: Path) -> None:
     process = processes.start(
         *("python", "-m", "examples.statements.demo", "--folder", str(tmp_path), *SMALL),
-        env={"BELLWIRE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"},
+        env={**QUIET, "BELLWIRE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"},
         cwd=ROOT,
     )
     assert process.wait_exit(within=60) == 1
