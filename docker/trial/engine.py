@@ -126,6 +126,7 @@ class Engine:
         for storage in ("overlay2", "vfs"):
             if self._start(storage):
                 self.storage = storage
+                self._clear()  # what a run that was killed has left in a folder that is used again
                 return self
             self.stop()
         log = (self._folder / "dockerd.log").read_text(errors="replace").splitlines()[-15:]
@@ -175,9 +176,13 @@ class Engine:
             self._process.wait()
         self._process = None
 
-    def __exit__(self, *_: object) -> None:
+    def _clear(self) -> None:
         left = self.docker("ps", "--all", "--quiet", check=False).split()
         if left:
             self.docker("rm", "--force", "--volumes", *left, check=False)
+        self.docker("volume", "prune", "--force", check=False)
         self.docker("network", "prune", "--force", check=False)
+
+    def __exit__(self, *_: object) -> None:
+        self._clear()
         self.stop()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trial import images
 from trial.engine import Engine, Failed, install
-from trial.system import System, leftovers, published
+from trial.system import System, mounts, networks, published
 
 SIZE_MB = 120
 READY_S = 15
@@ -140,7 +140,7 @@ def try_system(engine: Engine, table: Table, steps: Steps, *, statements: int) -
 
 
 def try_all(folder: Path, *, statements: int, only_build: bool) -> int:
-    steps, table = Steps(), Table()
+    steps, table, networks_before = Steps(), Table(), networks()
     installed = install()
     steps.say(f"installed {', '.join(installed)}" if installed else "everything needed is installed")
     with Engine(folder) as engine:
@@ -159,7 +159,7 @@ def try_all(folder: Path, *, statements: int, only_build: bool) -> int:
             try_system(engine, table, steps, statements=statements)
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     table.add("load of this machine (1, 5, 15 min)", load, holds=True)
-    left = leftovers(folder)
+    left = sorted(mounts(folder) | (networks() - networks_before))
     table.add("left on the host", ", ".join(left) or "nothing", bound="nothing", holds=not left)
     steps.say("the engine has ended")
     return table.show()
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; what was started has been ended", file=sys.stderr)
         return 130
     finally:
-        if given.folder is None and not leftovers(folder):
+        if given.folder is None and not mounts(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 

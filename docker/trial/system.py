@@ -223,6 +223,11 @@ def published(engine: Engine) -> list[str]:
     return [part.strip() for line in listed.splitlines() for part in line.split(",") if "->" in part]
 
 
-def leftovers(folder: Path) -> list[str]:
-    """Mounts below our folder that nobody took away."""
-    return [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
+def mounts(folder: Path) -> set[str]:
+    """What is mounted below a folder."""
+    return {line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line}
+
+
+def networks() -> set[str]:
+    """The host's network interfaces."""
+    return {each.name for each in Path("/sys/class/net").iterdir()}
