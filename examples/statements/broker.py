@@ -5,12 +5,15 @@ One at an address is somebody's: it is used, and never stopped.
 """
 
 import contextlib
+import signal
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from bellwire_runtime.broker.node import RabbitNode
+from bellwire_runtime.broker.node import NodeFailed, NodeMissing, RabbitNode
 
 
 class DemoBroker:
@@ -62,3 +65,22 @@ class DemoBroker:
         if self._node is None:
             raise ValueError("only a private node is started here")
         self._node.start()
+
+
+def main(file: Path) -> int:
+    """A private node until SIGTERM or Ctrl-C, which end it and its data; `file` is where its address goes."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with contextlib.suppress(KeyboardInterrupt), RabbitNode(management=False) as node:
+        unfinished = file.with_suffix(".unfinished")
+        unfinished.write_text(node.url)
+        unfinished.rename(file)
+        print(f"RabbitMQ at {node.url}, process {node.pid}", flush=True)
+        signal.pause()
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(Path(sys.argv[1])))
+    except (NodeMissing, NodeFailed) as error:
+        sys.exit(f"no broker: {error}")

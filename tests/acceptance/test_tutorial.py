@@ -132,15 +132,15 @@ def empty_database(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial asks with curl")
 def test_every_command_does_what_the_tutorial_says(empty_database: str, tmp_path: Path) -> None:
-    port = free_port()
+    port, metrics = free_port(), free_port()
     env = clean_environment({"BELLWIRE_DATABASE_URL": empty_database, "PYTHONPATH": str(ROOT)})
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     with Shell(tmp_path, env) as shell:
         for command, expected in steps():
-            code, output = shell.run(command.replace("8001", port))
+            code, output = shell.run(command.replace("8001", port).replace("8002", metrics))
             logs = "\n".join(
                 f"== {log.name}\n{log.read_text()[-1500:]}" for log in tmp_path.glob("out/*.log")
             )
