@@ -189,16 +189,16 @@ class Doorbell:
         if self._poll and self._announced:
             self._announced = False
             return Look()
-        if self._poll and self._hearing() and now >= self._lost_at:
-            self._lost_at = now + 2 * self.NET_S
-            if now < self._patient_until or self._inbox:
-                return Look(min_age=timedelta(seconds=self.LOST_S))
-        if ids := self._inbox.take(limit):
-            return Look(ids)
         if self._net_due:
+            # By the clock, whatever the inbox holds: a net that waits for quiet starves under steady flow.
             self._net_at = now + self.CAST_S
             self._lost_at = now + 2 * self.NET_S
             return Look(min_age=timedelta(seconds=1))
+        if self._poll and self._hearing() and self._lost_at <= now < self._patient_until:
+            self._lost_at = now + 2 * self.NET_S
+            return Look(min_age=timedelta(seconds=self.LOST_S))
+        if ids := self._inbox.take(limit):
+            return Look(ids)
         return Look() if self._poll and not self._hearing() else None
 
     def answered(self, look: Look, *, wanted: int, claimed: int) -> None:
