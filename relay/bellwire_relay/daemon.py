@@ -205,8 +205,8 @@ class Relay:
         """Give the kinds back if the database answers in time, and close. Never raises for the database."""
         if self.listener is not None:
             await self.listener.close()
-        if self.publisher is not None:
-            await self.publisher.close()
+        # A broker that does not answer must not keep the kinds from whoever waits for them.
+        ending = None if self.publisher is None else asyncio.ensure_future(self.publisher.close())
         try:
             async with asyncio.timeout(within):
                 await self.owning.let_go(within=within)
@@ -214,6 +214,8 @@ class Relay:
             log.warning("kinds not given back, they run out by themselves", error=type(error).__name__)
         await self.front.close()
         await self.back.close()
+        if ending is not None:
+            await ending
         self.telemetry.close()
 
     def _connection(self, settings: RelaySettings, name: str) -> SupervisedConnection:
