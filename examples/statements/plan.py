@@ -53,7 +53,7 @@ def plan_of(arguments: Sequence[str] | None, *, description: str) -> Plan:
     parser.add_argument("--requests", type=int, default=240, help="distinct statements to ask for")
     parser.add_argument("--accounts", type=int, default=data.DEFAULT_ACCOUNTS, help="accounts in the ledger")
     parser.add_argument("--seed", type=int, default=data.DEFAULT_SEED)
-    parser.add_argument("--slots", type=int, default=8, help="jobs that a consumer runs at once")
+    parser.add_argument("--slots", type=int, default=4, help="jobs that a consumer runs at once")
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "demo")
     parser.add_argument("--keep", action="store_true", help="wait at the end, with the database still there")
     parser.add_argument(
