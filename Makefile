@@ -9,10 +9,10 @@ BIN := .venv/bin
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: ## make .venv from the lock; find or install PostgreSQL's programs
+setup: ## make .venv from the lock; find or install the servers' programs
 	@scripts/setup
 
-demo: setup ## render statements, kill a consumer on the way, and verify what is left
+demo: setup ## render statements, kill a consumer on the way, verify; BROKER=rabbitmq: hints, and kill that, too
 	@$(BIN)/python -m examples.statements.demo
 
 test: setup ## the whole test suite, on private servers

@@ -4,6 +4,7 @@ Numbers are those of the database and of the daemons' metrics, not what the demo
 """
 
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,3 +154,10 @@ def test_without_the_programs_it_says_what_to_install(
     assert capsys.readouterr().out == (
         "demo: no broker: No RabbitMQ server was found. Install one: apt-get install rabbitmq-server\n"
     )
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="runs make")
+def test_make_hands_the_broker_on(processes: Processes) -> None:
+    process = processes.start("make", "--assume-old=setup", "demo", "BROKER=kafka", cwd=ROOT)
+    assert process.wait_exit(within=60) == 2
+    assert "BROKER is 'kafka'" in process.output
