@@ -6,12 +6,12 @@ costs no connection of its own: between two claims the event loop watches the so
 psycopg hands over what arrives. A dead LISTEN looks like a quiet one, and costs the poll floor.
 
 With a broker hints name jobs, and polling is the net under them: twice a second, by the clock and not when it
-is quiet (or it would starve under steady flow), for what was admitted more than a second ago, with the slots
-that hints left free. Who has more work than slots is another matter: there a wake-up waits for longer than a
-second without being lost, and the net would only take from the hints, one statement for a job or two. So the
-net of a consumer whose slots were all taken within the last second takes what is older than ten seconds; so
-does that of one that has just registered, for which the queue may have kept some. While the broker cannot be
-heard this is a consumer without one, that looks more often.
+is quiet (or it would starve under steady flow), for what was admitted more than a second ago. Who has more
+work than slots is another matter: there a wake-up waits for longer than a second without being lost, and the
+net would only take from the hints, one statement for a job or two. So where all slots were taken within the
+last second and there are hints to look at, the net takes what is older than ten seconds; so does that of a
+consumer that has just registered, for which the queue may have kept some. While the broker cannot be heard
+this is a consumer without one, that looks more often.
 """
 
 import asyncio
@@ -158,7 +158,8 @@ class Doorbell:
         self._clock = clock
         self._net_at = float("-inf")
         self._lost_at = float("-inf")
-        self._patient_until = float("-inf")
+        self._fresh_until = float("-inf")
+        self._busy_until = float("-inf")
         self._offered = 0
         self._crowded = False
         self._announced = False
@@ -171,7 +172,7 @@ class Doorbell:
     def registered(self) -> None:
         """This consumer has just (re)registered at the broker: cast the net, after the queue's chance."""
         self._net_at = self._lost_at = float("-inf")
-        self._patient_until = self._clock() + self.NET_S
+        self._fresh_until = self._clock() + self.NET_S
 
     def check(self) -> None:
         """Cast the net at the next look: a hint was forgotten."""
@@ -181,7 +182,7 @@ class Doorbell:
         """A slot is free again."""
         if self._crowded:
             self._crowded = False
-            self._patient_until = self._clock() + self.NET_S
+            self._busy_until = self._clock() + self.NET_S
 
     def look(self, limit: int) -> Look | None:
         now = self._clock()
@@ -194,7 +195,7 @@ class Doorbell:
             self._net_at = now + self.CAST_S
             self._lost_at = now + 2 * self.NET_S
             return Look(min_age=timedelta(seconds=1))
-        if self._poll and self._hearing() and self._lost_at <= now < self._patient_until:
+        if self._poll and self._hearing() and self._lost_at <= now < max(self._fresh_until, self._busy_until):
             self._lost_at = now + 2 * self.NET_S
             return Look(min_age=timedelta(seconds=self.LOST_S))
         if ids := self._inbox.take(limit):
@@ -222,12 +223,15 @@ class Doorbell:
             return self._away
         if not self._poll:
             return self.NET_S
-        return max(0.001, max(self._net_at, self._patient_until) - self._clock())
+        return max(0.001, max(self._net_at, self._fresh_until) - self._clock())
 
     @property
     def _net_due(self) -> bool:
-        due = max(self._net_at, self._patient_until)
-        return self._poll and self._hearing() and self._clock() >= due
+        now = self._clock()
+        if not self._poll or not self._hearing() or now < max(self._net_at, self._fresh_until):
+            return False
+        # Patient only while there are hints to look at: a free slot and nothing heard is what the net is for.
+        return now >= self._busy_until or not self._inbox
 
     async def before_claim(self, conn: Connection) -> None:
         await self._announcements.before_claim(conn)
