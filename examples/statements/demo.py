@@ -174,12 +174,12 @@ class Demo:
         self, watch: report.Watch, order: Order, clients: Clients, succeeded: Callable[[], int]
     ) -> report.Away:
         """Delete the broker, go on without it, bring back a new one; answers when that was."""
-        consumers = self._fleet.pids(*SECOND)
+        daemons = ("relay", *SECOND)
         await self._until(lambda: succeeded() >= order.jobs // 2)
         gone = watch.now()
         self._broker.delete()
         self._say("killed RabbitMQ (SIGKILL) and removed all its data; the consumers poll")
-        await self._until(lambda: watch.hearing(consumers) == (0, 0))
+        await self._until(lambda: self._fleet.connected(*daemons) == 0)
         await self._until(lambda: succeeded() >= len(order.accounts))
         self._say(f"the backlog is done without it; {len(order.late)} more, one by one")
         quiet = watch.now()
@@ -188,9 +188,9 @@ class Demo:
             await self._until(lambda at=at: succeeded() >= at)  # type: ignore[misc]
         await asyncio.to_thread(self._broker.start_anew)
         back = watch.now()
-        await self._until(lambda: watch.hearing(consumers) == (1, len(consumers)))
+        await self._until(lambda: self._fleet.connected(*daemons) == len(daemons))
         seconds = (watch.now() - back).total_seconds()
-        self._say(f"RabbitMQ is back, empty; {seconds:.1f} s later everybody hears it again")
+        self._say(f"RabbitMQ is back, empty; {seconds:.1f} s later relay and consumers have found it")
         await clients.ask_all(order.last)
         return report.Away(gone=gone, quiet=quiet, back=back)
 

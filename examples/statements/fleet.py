@@ -115,6 +115,13 @@ class Fleet:
         (self._metrics / f"{name}.txt").write_text(text)
         return text
 
+    def connected(self, *names: str) -> int:
+        """How many of these daemons have the broker."""
+        return sum(
+            bool(re.search(r"^bellwire_broker_connected{.*} 1", self.metrics(name), re.MULTILINE))
+            for name in names
+        )
+
     def finish(self, name: str) -> None:
         """Wait for a command's end. Raises `Died` with its last lines if it fails."""
         process = self._running[name]

@@ -30,10 +30,6 @@ _ENDINGS = """
      WHERE j.kind = %s GROUP BY a.outcome
 """
 _ROWS = "SELECT key, sha256 FROM shop.statement"
-_HEARING = """
-    SELECT (SELECT count(*) FROM bellwire.relay WHERE broker_well),
-           (SELECT count(*) FROM bellwire.consumer WHERE hears AND pid = ANY (%s))
-"""
 _AWAY = """
     SELECT count(*),
            coalesce(max(extract(epoch FROM a.started_at - j.created_at)) FILTER (WHERE j.created_at >= %s), 0)
@@ -117,15 +113,6 @@ class Watch:
         ).fetchone()
         assert row is not None
         return int(row[0])
-
-    def hearing(self, consumers: Sequence[int]) -> tuple[int, int]:
-        """How many relays can publish and how many of these processes hear, as they say themselves.
-
-        The registry lists a killed one for a while, with the last it said.
-        """
-        row = self._conn.execute(_HEARING, (list(consumers),)).fetchone()
-        assert row is not None
-        return int(row[0]), int(row[1])
 
     def bell(self, claims: Claims, away: Away | None) -> Bell:
         """`claims` are those of all consumers, as each counted them last."""

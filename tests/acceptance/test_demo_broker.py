@@ -87,7 +87,7 @@ def test_with_the_broker_deleted_in_mid_run_every_job_completes(
     told = process.output
     seen, found = witness.seen, claims(folder)
     assert (seen.jobs, seen.succeeded, seen.wake_ups) == (60, 60, 0)
-    assert seen.publishing in ([True, False, True], [False, True, False, True]), "up, away, up again"
+    assert False in seen.publishing[seen.publishing.index(True) :], "it was there, and away"
     assert counted(folder, "relay", "bellwire_broker_connects", "connection")["relay"] == 2
     assert counted(folder, "consumer-[23]", "bellwire_broker_connects", "connection")["consumer"] == 4
     assert found["hint"] > 0
