@@ -166,7 +166,8 @@ def _bodies(stage: Stage, kind: str) -> list[bytes]:
     try:
         return stage.admin.take(stage.queue(kind), 1000)
     except AdminRefused as refused:
-        if refused.status != 404:
+        # Not declared yet; or declared just now, and its process is not up (541).
+        if refused.status != 404 and "541" not in refused.reason:
             raise
         return []
 

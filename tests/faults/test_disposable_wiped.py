@@ -12,13 +12,13 @@ from tests.faults.app import Nap, Quick
 from tests.faults.load import Load, slowest_start
 from tests.faults.stage import Stage
 
-BEFORE, GONE, AFTER = 3.0, 6.0, 3.0
+BEFORE, GONE, AFTER = 2.0, 5.0, 2.0
 """Seconds of load before it is deleted, while there is none, and after the new one is up."""
 START = 2.0
 """Seconds from submit to start while there is none, and of what was on its way when it went."""
 BACK = 10.0
 """Seconds from the new broker's first moment until a hint brings a job."""
-WRITERS, SLOTS = 3, 50
+WRITERS, SLOTS, TIMES = 3, 50, 2
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def root_stage(request: pytest.FixtureRequest, own_rabbitmq: RabbitServer) -> St
     return stage
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_deleted_under_a_load(root_stage: Stage, own_rabbitmq: RabbitServer, times: int) -> None:
+@pytest.mark.slow
+def test_deleted_twice_under_a_load(root_stage: Stage, own_rabbitmq: RabbitServer) -> None:
     stage = root_stage
     relay = stage.relay()
     consumers = [stage.consumer(slots=SLOTS) for _ in range(2)]
@@ -42,7 +42,7 @@ def test_deleted_under_a_load(root_stage: Stage, own_rabbitmq: RabbitServer, tim
         return [Quick(), Nap(seconds=dice.uniform(0.0, 0.2))]
 
     with Load(stage.database, writers=WRITERS, pause=(0.0, 0.05), jobs=jobs) as load:
-        for _ in range(times):
+        for _ in range(TIMES):
             time.sleep(BEFORE)
             own_rabbitmq.wipe()
             time.sleep(GONE)
@@ -67,5 +67,5 @@ def test_deleted_under_a_load(root_stage: Stage, own_rabbitmq: RabbitServer, tim
     assert slowest < START
     for one in (relay, *consumers):
         one.wait_ready(deadline=BACK)
-        assert one.connects == 1 + times
+        assert one.connects == 1 + TIMES
     stage.finish()

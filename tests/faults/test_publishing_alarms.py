@@ -18,8 +18,8 @@ from tests.faults.stage import GRACE, Stage
 
 SLOWER = 1.3
 """How much longer the slowest hundredth of submits may take while the broker is blocked."""
-SUBMITS = 100
-ROUNDS, MOST = 10, 40
+SUBMITS = 150
+ROUNDS, MOST = 6, 40
 """A round submits with the broker well, then with it blocked, a moment apart, so that what else the machine
 does hits both alike. The medians of the rounds are compared; one that is not below the bound is measured on,
 since more rounds can only bring it nearer to the truth."""
@@ -34,6 +34,7 @@ BACK = 10.0
 JOBS = 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["memory", "disk"])
 def test_an_alarm(own_stage: Stage, own_rabbitmq: RabbitServer, what: str) -> None:
     """B13."""

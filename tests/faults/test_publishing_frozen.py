@@ -6,14 +6,19 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import ExitStack
+from typing import get_args
+from uuid import UUID
 
 import pytest
 
-from bellwire_testkit.proxy import Direction, Proxy
+from bellwire_testkit.faults import AfterBytes, Direction
+from bellwire_testkit.proxy import Proxy
+from bellwire_testkit.rabbitmq import RabbitServer
 from bellwire_testkit.waiting import wait_until
 from tests.faults.app import Quick
 from tests.faults.load import Deaf, Load, hinted, said_of
-from tests.faults.stage import Stage
+from tests.faults.stage import Daemon, Stage
 
 RED = 8.0
 """Seconds until /ready says it: the deadline of a confirm (5 s), and what a loaded machine adds."""
@@ -24,8 +29,16 @@ CUTS, OFFSET = 200, 2000
 """A handshake is some 1,500 bytes one way and 900 the other, so some cuts fall into it and most behind it."""
 RELAYS, CONSUMERS = 4, 4
 """Each waits up to four seconds between tries, so the more there are, the sooner 200 are cut."""
+WAYS: tuple[Direction, ...] = get_args(Direction)
 LINES_A_CUT = 3
 """Of a relay or consumer: that it lost the broker and that it is back, and what was going on."""
+
+
+class CutAt(AfterBytes):
+    """A cut that need not come to pass."""
+
+    def disarm(self) -> None:
+        self._left = 1 << 60
 
 
 @pytest.mark.parametrize("direction", ["to_client", None])
@@ -76,21 +89,45 @@ def test_publishes_that_are_never_confirmed(
 
 
 @pytest.mark.slow
-def test_cut_at_200_random_bytes(stage: Stage, amqp_proxy: Proxy, amqp_proxy_url: str) -> None:
-    """B10: anywhere in a handshake, a publish, a confirm, a delivery, an acknowledgement, both ways."""
-    relays = [stage.relay(amqp=amqp_proxy_url) for _ in range(RELAYS)]
-    consumers = [stage.consumer(amqp=amqp_proxy_url) for _ in range(CONSUMERS)]
-    for one in stage.daemons:
-        one.wait_ready()
+def test_cut_at_200_random_bytes(stage: Stage, rabbitmq: RabbitServer) -> None:
+    """B10: anywhere in a handshake, a publish, a confirm, a delivery, an acknowledgement, both ways.
+
+    Each process is behind a proxy of its own, and cut again as soon as it says something.
+    """
     dice = random.Random(10)
-    with Load(stage.database, pause=(0.0, 0.1)) as load:
-        for n in range(CUTS):
-            amqp_proxy.cut_at_random(dice, within=OFFSET)
-            amqp_proxy.wait_cut(n + 1, deadline=20)
-        cut = time.monotonic()
-        committed = load.stop()
+    with ExitStack() as open_:
+        proxies = [
+            open_.enter_context(Proxy(rabbitmq.host, rabbitmq.port, postgres=False))
+            for _ in range(RELAYS + CONSUMERS)
+        ]
+        urls = [rabbitmq.vhost_url(stage.admin.vhost, port=proxy.port) for proxy in proxies]
+        relays = [stage.relay(amqp=url) for url in urls[:RELAYS]]
+        consumers = [stage.consumer(amqp=url) for url in urls[RELAYS:]]
+        for one in stage.daemons:
+            one.wait_ready()
+        armed: dict[Proxy, list[CutAt]] = {proxy: [] for proxy in proxies}
+        moved = time.monotonic()
+        with Load(stage.database, pause=(0.0, 0.1)) as load:
+            while sum(proxy.cuts for proxy in proxies) < CUTS:
+                for proxy, rules in armed.items():
+                    if proxy.cuts == len(rules):
+                        rules.append(CutAt(dice.choice(WAYS), dice.randint(1, OFFSET)))
+                        proxy.arm(rules[-1])
+                        moved = time.monotonic()
+                assert time.monotonic() - moved < 30, f"nothing is cut any more: {armed}"
+                time.sleep(0.05)
+            for rules in armed.values():
+                rules[-1].disarm()
+            cut = time.monotonic()
+            committed = load.stop()
+        _all_is_well(stage, relays, consumers, committed, since=cut)
+
+
+def _all_is_well(
+    stage: Stage, relays: list[Daemon], consumers: list[Daemon], committed: list[UUID], *, since: float
+) -> None:
     stage.wait_done(committed, deadline=BACK)
-    stage.run_from_hint(*consumers, deadline=BACK - (time.monotonic() - cut))
+    stage.run_from_hint(*consumers, deadline=BACK - (time.monotonic() - since))
     for one in stage.daemons:
         one.wait_ready(deadline=BACK)
     lines = sum(len(one.lines()) for one in stage.daemons)

@@ -227,7 +227,7 @@ def _wait_hinted(stage: Stage, kind: str, wanted: set[str], *, deadline: float) 
 
 # --- B16 ---
 
-DEATHS, TIMEOUT_MS = 8, 200
+DEATHS, TIMEOUT_MS = 6, 200
 
 
 @pytest.mark.slow
