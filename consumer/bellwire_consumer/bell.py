@@ -19,6 +19,8 @@ from bellwire_runtime.telemetry import BrokerState, Telemetry
 __all__ = ["Bell"]
 
 _A_DAY = 86_400.0
+_LOSING_S = 10.0
+_SETTLED_S = 0.05
 
 
 class Bell:
@@ -41,6 +43,7 @@ class Bell:
         self._on_change = on_change
         self._telemetry = telemetry
         self._slots = slots
+        self._hearing_again: asyncio.TimerHandle | None = None
         inbox = Inbox(
             on_hint=on_hint,
             on_late=self._late,
@@ -91,15 +94,34 @@ class Bell:
     def slot_freed(self) -> None:
         """A slot is free again."""
         self.source.freed()
-        self._hearing.full(full=False)
+        if self._hearing.is_full and self._hearing_again is None:
+            # Not before the net has looked: who is full again at once would only take hints from others.
+            self._hearing_again = asyncio.get_running_loop().call_later(_SETTLED_S, self._hear_again)
+
+    def _hear_again(self) -> None:
+        self._hearing_again = None
+        if len(self._slots.running) < self._slots.total:
+            self._hearing.full(full=False)
 
     def down(self) -> str | None:
-        """For health: why hints are not heard."""
-        return self._owner.down
+        """For health: why hints are not heard, or do not come."""
+        return self._owner.down or self._losing
 
     def hears(self) -> tuple[bool | None, str | None]:
         """For the registry; from any thread."""
-        return self._owner.well, self._owner.error
+        losing = self._losing
+        return self._owner.well and losing is None, self._owner.error or losing
+
+    @property
+    def _losing(self) -> str | None:
+        """Both sides may be well, and speak to different brokers, or somebody else takes the hints."""
+        seconds = self.source.losing
+        if seconds < _LOSING_S:
+            return None
+        return (
+            f"for {seconds:.0f} s polls have found jobs whose hints did not come here: do relays and "
+            "consumers use the same broker and virtual host, and does nobody else consume from our queues?"
+        )
 
     def _changed(self, well: bool) -> None:
         if well:
@@ -115,5 +137,6 @@ class Bell:
         self.source.check()
 
     def _late(self) -> None:
-        if not self._slots.free:
+        # Slots that a claim has reserved are not taken yet, and nobody says when they were not needed.
+        if len(self._slots.running) >= self._slots.total:
             self._hearing.full(full=True)

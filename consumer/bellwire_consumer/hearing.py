@@ -24,6 +24,7 @@ from bellwire_runtime.broker.address import BrokerAddress
 from bellwire_runtime.broker.hint import Hint, decode
 from bellwire_runtime.broker.owner import BrokerOwner, Generation
 from bellwire_runtime.broker.topology import declare, queue_name
+from bellwire_runtime.broker.wire import ask
 from bellwire_runtime.telemetry import Telemetry
 from bellwire_schema.faultpoints import reach
 
@@ -63,6 +64,10 @@ class Hearing:
         """Until `stop`."""
         await self.owner.run(stop)
 
+    @property
+    def is_full(self) -> bool:
+        return self._full
+
     def full(self, *, full: bool) -> None:
         """No slot was free for a hint; or one is free again. From the event loop."""
         if full != self._full:
@@ -78,7 +83,7 @@ class Hearing:
                 generation.stand()
                 if before is not None:
                     await before.retire()
-                await self._pause()
+                await self._pause(generation)
         finally:
             if subscriptions is not None:
                 subscriptions.acks.over = True
@@ -87,14 +92,24 @@ class Hearing:
         """A new one; none while every slot is taken."""
         return None if self._full else await Subscriptions.open(generation, self._queues, self._heard)
 
-    async def _pause(self) -> None:
+    async def _pause(self, generation: Generation) -> None:
         """Until the next proof is due, or we became full, or have a slot again."""
-        # With very many queues a proof costs more, and is made less often.
-        seconds = _PROOF_S * self._rng.uniform(0.8, 1.2) * max(1.0, len(self._queues) / 20)
+        # With very many queues a proof is made less often; whether anybody answers is asked anyway.
+        left = max(1, round(len(self._queues) / 20))
+        while not await self._turn(_PROOF_S * self._rng.uniform(0.8, 1.2)):
+            left -= 1
+            if not left:
+                return
+            await ask(generation.connection, within=generation.timeout)
+
+    async def _turn(self, seconds: float) -> bool:
+        """Whether we became full, or have a slot again, within that time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._turned.wait()
+        turned = self._turned.is_set()
         self._turned.clear()
+        return turned
 
     def _heard(self, subscriptions: Subscriptions, message: DeliveredMessage) -> None:
         tag = message.delivery_tag

@@ -130,9 +130,14 @@ class Announcements:
 class Doorbell:
     """Hints from the broker first, announcements where the relay cannot publish, and the net under both."""
 
-    CAST_S = 0.5
-    """How often the net is cast for what is older than a second: what no hint brought starts within 1.5 s."""
     NET_S = 1.0
+    """What is older than this is taken by the net, cast twice as often: what no hint brought starts within
+    1.5 s. Where polls find a good part of the jobs, hints are being lost, and both become shorter."""
+    LEAST_S = 0.1
+    LOSING = 0.25
+    """Of the jobs of late: found by polls instead of hints."""
+    MEMORY_S = 5.0
+    """Half of what happened so long ago still counts."""
     AWAY_S = 0.25
     LOST_S = 10.0
     """What is older than this is looked for even where hints could fill every slot; the relay has repeated
@@ -160,6 +165,10 @@ class Doorbell:
         self._lost_at = float("-inf")
         self._fresh_until = float("-inf")
         self._busy_until = float("-inf")
+        self._age = self.NET_S
+        self._by_hint = self._by_poll = 0.0
+        self._tallied_at = clock()
+        self._losing_since: float | None = None
         self._offered = 0
         self._crowded = False
         self._announced = False
@@ -192,9 +201,10 @@ class Doorbell:
             return Look()
         if self._net_due:
             # By the clock, whatever the inbox holds: a net that waits for quiet starves under steady flow.
-            self._net_at = now + self.CAST_S
+            self._adapt(now)
+            self._net_at = now + self._age / 2
             self._lost_at = now + 2 * self.NET_S
-            return Look(min_age=timedelta(seconds=1))
+            return Look(min_age=timedelta(seconds=self._age))
         if self._poll and self._hearing() and self._lost_at <= now < max(self._fresh_until, self._busy_until):
             self._lost_at = now + 2 * self.NET_S
             return Look(min_age=timedelta(seconds=self.LOST_S))
@@ -204,6 +214,10 @@ class Doorbell:
 
     def answered(self, look: Look, *, wanted: int, claimed: int) -> None:
         self._inbox.answered()
+        if look.ids is None:
+            self._by_poll += claimed
+        else:
+            self._by_hint += claimed
         if claimed >= self._offered:
             self._crowded = True
             if self._free():
@@ -212,6 +226,24 @@ class Doorbell:
             self._full = claimed == wanted
             if self._full and self._hearing():
                 self.check()
+
+    def _adapt(self, now: float) -> None:
+        """How much of late came by polls decides how patient this cast is."""
+        fading = 0.5 ** ((now - self._tallied_at) / self.MEMORY_S)
+        self._tallied_at = now
+        self._by_hint *= fading
+        self._by_poll *= fading
+        if self._by_poll >= 0.5 and self._by_poll > self.LOSING * (self._by_hint + self._by_poll):
+            self._age = max(self.LEAST_S, self._age / 2)
+            self._losing_since = now if self._losing_since is None else self._losing_since
+        else:
+            self._age = min(self.NET_S, self._age * 2)
+            self._losing_since = None
+
+    @property
+    def losing(self) -> float:
+        """For how many seconds polls have found what hints should have brought; 0: hints do."""
+        return 0.0 if self._losing_since is None else self._clock() - self._losing_since
 
     @property
     def waiting(self) -> bool:

@@ -11,13 +11,16 @@ import contextlib
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
+import structlog
 from aiormq.abc import AbstractChannel, DeliveredMessage
 
 from bellwire_consumer.acknowledgements import Acknowledgements
 from bellwire_runtime.broker.owner import Generation
-from bellwire_runtime.broker.wire import bare_channel, bounded, reason_of
+from bellwire_runtime.broker.wire import BrokerLost, bare_channel, bounded, reason_of
 
 __all__ = ["PREFETCH", "Subscriptions"]
+
+log = structlog.get_logger("bellwire.consumer")
 
 PREFETCH = 2
 """Hints a queue: one being claimed, one on its way. More would lie here instead of with another consumer."""
@@ -56,17 +59,23 @@ class Subscriptions:
     async def retire(self, *, patience: float = 1.0) -> None:
         """Hear no more, acknowledge what is held, and close. Never raises for the broker."""
         self._retired = True
-        with contextlib.suppress(Exception):
+        try:
             for tag in self._tags:
                 await bounded(
                     self._channel.basic_cancel(tag), within=self._within, what="give up a subscription"
                 )
             # The inbox holds nothing for longer than a second.
-            async with asyncio.timeout(patience):
-                await self.acks.told()
-        self.acks.over = True
-        with contextlib.suppress(Exception):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self.acks.told()
+            self.acks.over = True
             await bounded(self._channel.close(), within=self._within, what="close a channel")
+        except BrokerLost as error:
+            self._generation.end(str(error))
+        except Exception as error:  # noqa: BLE001 (of a channel that is given up anyway)
+            log.debug("channel given up", error=reason_of(error))
+        finally:
+            self.acks.over = True
 
     async def _listen(
         self, queues: Sequence[str], heard: "Callable[[Subscriptions, DeliveredMessage], None]"

@@ -1,4 +1,4 @@
-"""Where the example's parts find each other: three variables, read once at the edge of each process."""
+"""Where the example's parts find each other: a few variables, read once at the edge of each process."""
 
 import os
 from dataclasses import dataclass
@@ -17,10 +17,13 @@ class Settings:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Read `STATEMENTS_DATABASE_URL` (or `BELLWIRE_DATABASE_URL`) and `STATEMENTS_ARTIFACTS`."""
-        address = os.environ.get("STATEMENTS_DATABASE_URL") or os.environ.get("BELLWIRE_DATABASE_URL")
+        """Read `STATEMENTS_DATABASE_URL` (or `DATABASE_URL`, which `bellwire dev` gives, or
+        `BELLWIRE_DATABASE_URL`) and `STATEMENTS_ARTIFACTS`.
+        """
+        names = ("STATEMENTS_DATABASE_URL", "DATABASE_URL", "BELLWIRE_DATABASE_URL")
+        address = next((found for name in names if (found := os.environ.get(name))), None)
         if not address:
-            raise SystemExit("statements: set BELLWIRE_DATABASE_URL to the address of a PostgreSQL database")
+            raise SystemExit("statements: set DATABASE_URL to the address of a PostgreSQL database")
         folder = os.environ.get("STATEMENTS_ARTIFACTS", "out/statements")
         return cls(database_url=sqlalchemy_url(address), artifacts=Path(folder))
 

@@ -24,6 +24,7 @@ from bellwire_relay.trouble import Trouble
 from bellwire_runtime.broker.address import BrokerAddress
 from bellwire_runtime.broker.hint import encode
 from bellwire_runtime.broker.owner import BrokerOwner, Generation
+from bellwire_runtime.broker.wire import BrokerLost, ask
 from bellwire_runtime.telemetry import BrokerState, Telemetry
 from bellwire_schema.errors import QueueMismatch
 from bellwire_schema.faultpoints import reach
@@ -32,6 +33,7 @@ __all__ = ["Publisher"]
 
 log = structlog.get_logger("bellwire.relay")
 _LOOK_EVERY = 0.5
+_ASK_EVERY = 4.0
 _MOST_IDS = 100_000
 _CHECKED_AT_ONCE = 20
 _SEEN = 1000
@@ -65,7 +67,7 @@ class Publisher:
         self._blocked_at: float | None = None
         self._generation: Generation | None = None
         self._waiting: dict[Line, list[Sending]] = {}
-        self._nacked_since: dict[Line, float] = {}
+        self._nacked: dict[Line, tuple[float, float]] = {}
         self.nack_patience = _NACK_PATIENCE
         """How long a queue may refuse everything before a new connection is tried, in seconds."""
         self._ids = 0
@@ -184,8 +186,17 @@ class Publisher:
                 return
 
     async def _watch(self, generation: Generation) -> None:
+        asked = self._clock()
         while True:
             blocked = await generation.blocked()
+            if not blocked and self._clock() - asked >= _ASK_EVERY:
+                # An idle publisher hears nothing of a broker that froze, until the heartbeats are over.
+                asked = self._clock()
+                try:
+                    await ask(generation.connection, within=generation.timeout)
+                except BrokerLost:
+                    if not (blocked := await generation.blocked()):
+                        raise
             if blocked != self.blocked:
                 self._turn(blocked=blocked)
                 if not blocked:
@@ -252,10 +263,10 @@ class Publisher:
     def _answered(self, sending: Sending, answer: Answer, detail: str) -> None:
         self._telemetry.published(answer)
         if answer == "confirmed":
-            self._nacked_since.pop(sending.line, None)
+            self._nacked.pop(sending.line, None)
             reach("relay.published")
         elif answer == "nacked":
-            self._nacked(sending.line)
+            self._was_nacked(sending.line)
         elif answer == "returned":
             self.queues.forget(sending.line)
             if not sending.returned and self._ringer is not None:
@@ -266,11 +277,16 @@ class Publisher:
         if (words := _TROUBLES.get(answer)) is not None:
             self.trouble.note(sending.ids, f"{words}: {detail}" if detail else words)
 
-    def _nacked(self, line: Line) -> None:
+    def _was_nacked(self, line: Line) -> None:
         """A queue whose bound was lifted goes on refusing a channel that it refused before (seen in 3.10)."""
-        since = self._nacked_since.setdefault(line, self._clock())
-        if self._generation is not None and self._clock() - since >= self.nack_patience:
-            self._nacked_since.clear()
+        now = self._clock()
+        first, last = self._nacked.get(line, (now, now))
+        if now - last > self.nack_patience:
+            # Long ago, and nothing was published since: no refusal of everything.
+            first = now
+        self._nacked[line] = (first, now)
+        if self._generation is not None and now - first >= self.nack_patience:
+            self._nacked.clear()
             self._generation.end(f"queue {self.queues.name(line)} refuses every hint")
 
 

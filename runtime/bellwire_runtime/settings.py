@@ -135,7 +135,8 @@ class DaemonSettings(BaseSettings):
             fine = False
         if not fine:
             raise ValueError(
-                "is no RabbitMQ address: write amqp://user:password@host:5672/vhost, or amqps://…"
+                "is no RabbitMQ address: write amqp://user:password@host:5672/vhost, or amqps://…, with "
+                "special characters of the password percent-encoded"
             )
         if parts.query:
             raise ValueError(

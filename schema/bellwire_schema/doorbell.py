@@ -54,8 +54,10 @@ def broker(connection: Connection, now: datetime) -> list[Finding]:
                     check="broker",
                     level="wrong" if now - since > _AWAY else "note",
                     text=f"away from the relay on {row.host} (pid {row.pid}) since {clock(since)} "
-                    f"({span(now - since)}): {row.broker_error or 'no reason was told'}; consumers poll",
-                    mend="is it up, does BELLWIRE_AMQP_URL name it, has it an alarm of memory or disk? "
+                    f"({span(now - since)}): {(row.broker_error or 'no reason was told').rstrip('.')}; "
+                    "consumers poll",
+                    mend="is it up, is BELLWIRE_AMQP_URL right (host, user, password, virtual host), has the "
+                    "user permissions, has it an alarm of memory or disk? "
                     "Relays come back to it by themselves",
                 )
             )

@@ -97,13 +97,63 @@ async def test_hints_fill_the_slots_of_who_is_busy() -> None:
 
 async def test_a_free_slot_and_nothing_heard_is_what_the_net_is_for() -> None:
     bell = Bell()
-    bell.look(claimed=SLOTS)
+    assert bell.look() == NET
+    bell.ring("a", "b", "c", "d")
+    bell.look()
+    assert bell.free == 0
     bell.now = 1.5
     bell.end()
     assert bell.look() == NET, "though all slots were taken a moment ago"
     assert bell.look() is None
     bell.now += bell.door.pause + 0.001
     assert bell.look() == NET
+
+
+def ages(bell: Bell, *, seconds: float, polled: int, heard: int) -> list[float]:
+    """The ages that the casts of that time ask for; each brings `polled` jobs, beside `heard` by hints."""
+    found = []
+    ends = bell.now + seconds
+    bell.free = 1000
+    while bell.now < ends:
+        if heard:
+            bell.ring(*[f"{bell.now}-{n}" for n in range(heard)])
+        for look in (bell.door.look(1000), bell.door.look(1000)):
+            if look is not None and look.ids is None:
+                found.append(look.min_age.total_seconds())
+                bell.door.answered(look, wanted=1000, claimed=polled)
+            elif look is not None:
+                bell.door.answered(look, wanted=1000, claimed=heard)
+        bell.now += 0.05
+    return found
+
+
+async def test_where_hints_are_lost_the_net_is_cast_sooner_and_for_younger_ones() -> None:
+    bell = Bell()
+    lost = ages(bell, seconds=10, polled=3, heard=0)
+    assert lost[0] == 1.0
+    assert lost[-1] == Doorbell.LEAST_S
+    assert bell.door.losing > 5
+    half = ages(bell, seconds=10, polled=1, heard=1)
+    assert half[-1] == Doorbell.LEAST_S, "half of them lost is as bad for those"
+    healed = ages(bell, seconds=30, polled=0, heard=1)
+    assert healed[-1] == 1.0
+    assert bell.door.losing == 0
+
+
+async def test_a_lost_hint_now_and_then_changes_nothing() -> None:
+    bell = Bell()
+    bell.free = 1000
+    ages(bell, seconds=5, polled=0, heard=5)
+    rare = ages(bell, seconds=0.6, polled=1, heard=5) + ages(bell, seconds=5, polled=0, heard=5)
+    assert set(rare) == {1.0}
+    assert bell.door.losing == 0
+
+
+async def test_idle_for_long_it_forgets_what_was_lost() -> None:
+    bell = Bell()
+    ages(bell, seconds=5, polled=3, heard=0)
+    assert ages(bell, seconds=60, polled=0, heard=0)[-1] == 1.0
+    assert bell.door.losing == 0
 
 
 async def test_a_claim_of_all_slots_counts_though_some_end_meanwhile() -> None:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ __all__ = ["BrokerOwner", "Generation", "backoff"]
 log = structlog.get_logger("bellwire.broker")
 _BLOCKED_AFTER = 0.2
 _STEADY = 5.0
+_FLAPS = 5
 
 
 class Generation:
@@ -114,6 +116,9 @@ class BrokerOwner:
         self._lost_at: float | None = clock()
         self._said_at = float("-inf")
         self._said: str | None = None
+        self._losses: deque[float] = deque(maxlen=_FLAPS)
+        self._flaps_said_at = float("-inf")
+        self._quiet = False
         self._stood_at = 0.0
         self._number = 0
         self.well = False
@@ -189,7 +194,9 @@ class BrokerOwner:
         if self.well:
             return
         self._stood_at = now
-        if self.connects or self._said is not None:
+        if self._quiet:
+            self._quiet = False
+        elif self.connects or self._said is not None:
             away = 0.0 if self._lost_at is None else now - self._lost_at
             log.info("broker back", connection=self.name, seconds=round(away, 1))
         else:
@@ -208,6 +215,9 @@ class BrokerOwner:
         self.error = reason_of(error)
         if self._said is not None and now - self._said_at < 60:
             return
+        if self._said is None and self._flaps(now):
+            self._said, self._said_at = self.error, now
+            return
         weather = isinstance(error, OSError | AMQPError | TimeoutError | QueueMismatch)
         log.warning(
             "broker lost; jobs are found by polling meanwhile"
@@ -219,6 +229,22 @@ class BrokerOwner:
             exc_info=None if weather else error,
         )
         self._said, self._said_at = self.error, now
+
+    def _flaps(self, now: float) -> bool:
+        """Whether it comes and goes; then that is said once a minute, instead of each change."""
+        often = len(self._losses) == _FLAPS and now - self._losses[0] < 60
+        self._losses.append(now)
+        self._quiet = often
+        if often and now - self._flaps_said_at >= 60:
+            self._flaps_said_at = now
+            log.warning(
+                "broker comes and goes; jobs are found by polling meanwhile",
+                connection=self.name,
+                broker=self._address.shown,
+                error=self.error,
+                connects=self.connects,
+            )
+        return often
 
     def _pause(self) -> float:
         return backoff(self._failures, cap=self._cap, rng=self._rng)

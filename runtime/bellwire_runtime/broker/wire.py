@@ -16,15 +16,24 @@ import aio_pika
 from aio_pika.abc import AbstractConnection
 from aiormq.abc import AbstractChannel
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
-from aiormq.exceptions import AMQPError
+from aiormq.exceptions import AMQPConnectionError, AMQPError
 from yarl import URL
 
 from bellwire_runtime.broker.address import BrokerAddress
 from bellwire_runtime.redact import redact
 
-__all__ = ["BrokerLost", "Wire", "bare_channel", "bounded", "reason_of"]
+__all__ = ["BrokerLost", "Wire", "ask", "bare_channel", "bounded", "reason_of"]
 
 T = TypeVar("T")
+# What the library says of common mistakes, and what a person needs to hear.
+_SIGNS = {
+    "got <Connection.Close": "the broker ended the connection before it was open: is there such a virtual "
+    "host, and may this user use it?",
+    "WRONG_VERSION_NUMBER": "the port does not speak TLS: is it amqp://, or port 5671?",
+    "ACCESS_REFUSED - Login": "the broker refuses the login: user or password is wrong",
+    "Name or service not known": "the broker's host name is not known",
+}
+_LONGEST_FRAME = 16 * 1024 * 1024
 
 
 class BrokerLost(ConnectionError):
@@ -65,12 +74,23 @@ async def bare_channel(connection: AbstractConnection, *, within: float) -> Abst
     )
 
 
+async def ask(connection: AbstractConnection, *, within: float) -> None:
+    """The cheapest question: a channel, opened and closed. Raises `BrokerLost` where nobody answers."""
+    channel = await bare_channel(connection, within=within)
+    await bounded(channel.close(), within=within, what="close a channel")
+
+
 def reason_of(error: BaseException) -> str:
     """One line for a person, without a password in it."""
     text = str(error).strip()
     if isinstance(error, AMQPError) and error.args:
         text = " ".join(str(arg) for arg in error.args if arg)
     line = text.splitlines()[0] if text else ""
+    for sign, meaning in _SIGNS.items():
+        if sign in text:
+            return meaning
+    if isinstance(error, AMQPConnectionError) and line[:1].isdigit():
+        return redact(line.lstrip("0123456789 "))[:300]
     name = type(error).__name__
     if isinstance(error, BrokerLost):
         return redact(line)
@@ -131,6 +151,7 @@ class _Transport(TransportFactory):
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await self._inner.create(url, **kwargs)
         self._writer = writer
+        _limit(reader)
         if self._aborted:
             writer.transport.abort()
         raw: socket.socket | None = writer.get_extra_info("socket")
@@ -144,6 +165,18 @@ class _Transport(TransportFactory):
         self._aborted = True
         if self._writer is not None:
             self._writer.transport.abort()
+
+
+def _limit(reader: asyncio.StreamReader) -> None:
+    """A frame's length is the peer's word: one that speaks something else makes it gigabytes."""
+    whole = reader.readexactly
+
+    async def readexactly(n: int) -> bytes:
+        if n > _LONGEST_FRAME:
+            raise ConnectionError(f"a frame of {n:,} bytes: the peer does not speak AMQP")
+        return await whole(n)
+
+    reader.readexactly = readexactly  # type: ignore[method-assign]
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:
