@@ -18,6 +18,9 @@ START = 2.0
 """Seconds from submit to start while there is none, and of what was on its way when it went."""
 BACK = 10.0
 """Seconds from the new broker's first moment until a hint brings a job."""
+ALL_BACK = 20.0
+"""Seconds until each process has found it: a new broker makes its queues slowly while it starts, so that one
+try may time out (5 s), and the pause behind it is up to 4 s."""
 WRITERS, SLOTS, TIMES = 3, 50, 2
 
 
@@ -42,19 +45,22 @@ def test_deleted_twice_under_a_load(root_stage: Stage, own_rabbitmq: RabbitServe
         return [Quick(), Nap(seconds=dice.uniform(0.0, 0.2))]
 
     with Load(stage.database, writers=WRITERS, pause=(0.0, 0.05), jobs=jobs) as load:
+        flowing = []
         for _ in range(TIMES):
             time.sleep(BEFORE)
             own_rabbitmq.wipe()
             time.sleep(GONE)
+            before = stage.claimed_by("hint", *consumers)
             own_rabbitmq.start()
-        up = time.monotonic()
-        before = stage.claimed_by("hint", *consumers)
-        consumers[0].process.wait_for(
-            lambda: stage.claimed_by("hint", *consumers) > before,
-            deadline=BACK,
-            describe="a hint to bring a job",
-        )
-        flowing = time.monotonic() - up
+            up = time.monotonic()
+            consumers[0].process.wait_for(
+                lambda: stage.claimed_by("hint", *consumers) > before,  # noqa: B023
+                deadline=BACK,
+                describe="a hint to bring a job",
+            )
+            flowing.append(time.monotonic() - up)
+            for one in (relay, *consumers):
+                one.wait_ready(deadline=ALL_BACK)
         time.sleep(AFTER)
         committed = load.stop()
     stage.wait_done(committed)
@@ -62,10 +68,9 @@ def test_deleted_twice_under_a_load(root_stage: Stage, own_rabbitmq: RabbitServe
     hinted, polled = (stage.claimed_by(source, *consumers) for source in ("hint", "poll"))
     print(
         f"{len(committed)} jobs, {hinted} by hints, {polled} polled; slowest start {slowest:.2f} s;"
-        f" hints flow {flowing:.1f} s after"
+        f" hints flow {max(flowing):.1f} s after"
     )
     assert slowest < START
     for one in (relay, *consumers):
-        one.wait_ready(deadline=BACK)
-        assert one.connects == 1 + TIMES
+        assert one.connects >= 1 + TIMES
     stage.finish()
