@@ -255,15 +255,21 @@ class Doorbell:
             return self._away
         if not self._poll:
             return self.NET_S
-        return max(0.001, max(self._net_at, self._fresh_until) - self._clock())
+        return max(0.001, max(self._net_at, self._fresh_until, self._expecting_until) - self._clock())
 
     @property
     def _net_due(self) -> bool:
         now = self._clock()
         if not self._poll or not self._hearing() or now < max(self._net_at, self._fresh_until):
             return False
-        # Patient only while there are hints to look at: a free slot and nothing heard is what the net is for.
-        return now >= self._busy_until or not self._inbox
+        # Patient only while there are hints to look at: a free slot and nothing heard is what the net is for,
+        # once a hint that is on its way had the time to come.
+        return now >= self._busy_until or (not self._inbox and now >= self._expecting_until)
+
+    @property
+    def _expecting_until(self) -> float:
+        """Until when a slot that became free waits for a hint; hardly at all where hints are being lost."""
+        return self._busy_until - self.NET_S + self._age / 2
 
     async def before_claim(self, conn: Connection) -> None:
         await self._announcements.before_claim(conn)

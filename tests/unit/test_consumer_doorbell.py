@@ -103,6 +103,9 @@ async def test_a_free_slot_and_nothing_heard_is_what_the_net_is_for() -> None:
     assert bell.free == 0
     bell.now = 1.5
     bell.end()
+    assert bell.look() is None, "a hint may be on its way"
+    assert bell.door.pause == 0.5
+    bell.now += 0.501
     assert bell.look() == NET, "though all slots were taken a moment ago"
     assert bell.look() is None
     bell.now += bell.door.pause + 0.001
