@@ -169,6 +169,7 @@ class Doorbell:
         self._by_hint = self._by_poll = 0.0
         self._tallied_at = clock()
         self._losing_since: float | None = None
+        self._excused_until = float("-inf")
         self._offered = 0
         self._crowded = False
         self._announced = False
@@ -177,11 +178,15 @@ class Doorbell:
     def announced(self) -> None:
         """The relay notified: it cannot publish just now."""
         self._announced = True
+        self._excused_until = self._clock() + self.MEMORY_S
 
     def registered(self) -> None:
         """This consumer has just (re)registered at the broker: cast the net, after the queue's chance."""
         self._net_at = self._lost_at = float("-inf")
         self._fresh_until = self._clock() + self.NET_S
+        # What was polled before says nothing of the hints that come now.
+        self._by_hint = self._by_poll = 0.0
+        self._losing_since = None
 
     def check(self) -> None:
         """Cast the net at the next look: a hint was forgotten."""
@@ -214,10 +219,11 @@ class Doorbell:
 
     def answered(self, look: Look, *, wanted: int, claimed: int) -> None:
         self._inbox.answered()
-        if look.ids is None:
-            self._by_poll += claimed
-        else:
+        if look.ids is not None:
             self._by_hint += claimed
+        elif look.min_age:
+            # What was announced, or polled while nothing was heard, no hint was to bring.
+            self._by_poll += claimed
         if claimed >= self._offered:
             self._crowded = True
             if self._free():
@@ -235,7 +241,11 @@ class Doorbell:
         self._by_poll *= fading
         if self._by_poll >= 0.5 and self._by_poll > self.LOSING * (self._by_hint + self._by_poll):
             self._age = max(self.LEAST_S, self._age / 2)
-            self._losing_since = now if self._losing_since is None else self._losing_since
+            # A relay that cannot publish says so by its notifications; then nothing is lost.
+            if now < self._excused_until:
+                self._losing_since = None
+            elif self._losing_since is None:
+                self._losing_since = now
         else:
             self._age = min(self.NET_S, self._age * 2)
             self._losing_since = None

@@ -143,6 +143,34 @@ async def test_where_hints_are_lost_the_net_is_cast_sooner_and_for_younger_ones(
     assert bell.door.losing == 0
 
 
+async def test_what_was_polled_while_the_broker_was_away_is_no_lost_hint() -> None:
+    bell = Bell()
+    bell.free = 1000
+    bell.hearing = False
+    for _ in range(100):
+        bell.now += 0.1
+        assert (look := bell.look(claimed=5)) == Look()
+        assert look is not None
+    bell.hearing = True
+    bell.door.registered()
+    assert set(ages(bell, seconds=12, polled=0, heard=1)) <= {1.0, 10.0}
+    assert bell.door.losing == 0
+    # What fell through before it was known to be away is forgotten as well.
+    ages(bell, seconds=12, polled=3, heard=0)
+    assert bell.door.losing > 5
+    bell.door.registered()
+    assert bell.door.losing == 0
+
+
+async def test_a_relay_that_notifies_loses_no_hints() -> None:
+    """It cannot publish, and that is told elsewhere; what nobody was notified of the net finds."""
+    bell = Bell()
+    for _ in range(20):
+        bell.door.announced()
+        ages(bell, seconds=1, polled=3, heard=0)
+        assert bell.door.losing == 0
+
+
 async def test_a_lost_hint_now_and_then_changes_nothing() -> None:
     bell = Bell()
     bell.free = 1000
