@@ -367,7 +367,7 @@ def test_health_and_metrics_of_the_process(
 
     assert '"status": "ok"' in get("/ready")
     metrics = get("/metrics")
-    assert 'bellwire_job_claimed_total{kind="nap"} 1.0' in metrics
+    assert 'bellwire_job_claimed_total{kind="nap",source="poll"} 1.0' in metrics
     assert 'bellwire_job_settled_total{code="",kind="nap",outcome="succeeded"} 1.0' in metrics
     assert 'bellwire_job_start_delay_seconds_count{kind="nap"} 1.0' in metrics
 
