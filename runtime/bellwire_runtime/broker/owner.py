@@ -101,7 +101,7 @@ class BrokerOwner:
         name: str,
         session: Session,
         on_change: Callable[[bool], None] | None = None,
-        backoff_cap: float = 4.0,
+        backoff_cap: float = 2.5,
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

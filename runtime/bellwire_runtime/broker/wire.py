@@ -115,7 +115,8 @@ class Wire:
         connection.kwargs["transport_factory"] = transport
         wire = cls(connection, transport)
         try:
-            await bounded(connection.connect(), within=address.timeout, what="connect")
+            # Shorter than other waits: a node that boots accepts before it answers; the next try finds it up.
+            await bounded(connection.connect(), within=0.6 * address.timeout, what="connect")
         except BaseException:
             transport.abort()
             raise
