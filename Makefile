@@ -19,7 +19,7 @@ test: setup ## the whole test suite, on private servers
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-faults: setup ## the broker cut, frozen, restarted, emptied and alarmed under real processes
-	@$(BIN)/python -m pytest -n 4 --dist load --maxschedchunk 1 tests/faults
+	@$(BIN)/python -m pytest -n 2 --dist load --maxschedchunk 1 tests/faults
 
 check: setup ## the gate before every commit: lint, types, layers, fast tests
 	@scripts/check
