@@ -18,7 +18,6 @@ from bellwire_runtime.telemetry import BrokerState, Telemetry
 
 __all__ = ["Bell"]
 
-_A_DAY = 86_400.0
 _LOSING_S = 10.0
 _SETTLED_S = 0.05
 
@@ -81,7 +80,7 @@ class Bell:
         """Wait for the first try to succeed or fail, or for `stop`. Raises `QueueMismatch` where it found
         one.
         """
-        waiting = asyncio.ensure_future(self._owner.first(within=_A_DAY))
+        waiting = asyncio.ensure_future(self._owner.first(within=None))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)

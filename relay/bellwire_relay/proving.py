@@ -15,6 +15,7 @@ from aiormq.exceptions import PublishError
 from bellwire_relay.ringing import publish
 from bellwire_runtime.broker.owner import Generation
 from bellwire_runtime.broker.wire import BrokerLost, bounded
+from bellwire_runtime.left_behind import forget
 
 __all__ = ["prove"]
 
@@ -27,7 +28,7 @@ async def prove(generation: Generation, channel: Channel, queue: str) -> bool:
     Raises `BrokerLost` when there is no answer in time, and the library's error for a refusal.
     """
     probe = asyncio.ensure_future(publish(channel, queue, b""))
-    probe.add_done_callback(_forget)
+    probe.add_done_callback(forget)
     end = time.monotonic() + generation.timeout
     while time.monotonic() < end:
         await asyncio.wait({probe}, timeout=_LOOK_EVERY)
@@ -38,8 +39,3 @@ async def prove(generation: Generation, channel: Channel, queue: str) -> bool:
         if await generation.blocked():
             return True
     raise BrokerLost(f"publish: no confirm within {generation.timeout:g} s")
-
-
-def _forget(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled():
-        task.exception()

@@ -23,6 +23,7 @@ import structlog
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
+from bellwire_runtime.left_behind import forget
 from bellwire_runtime.redact import redact
 
 __all__ = ["Abandoned", "Connection", "SupervisedConnection", "connect", "is_refusal", "is_transient"]
@@ -233,7 +234,7 @@ class SupervisedConnection:
         if task is not None:
             task.cancel()
             # A task that even a dead socket does not wake is left behind: its error, if any, is nobody's.
-            task.add_done_callback(_forget)
+            task.add_done_callback(forget)
             await asyncio.wait({task}, timeout=1.0)
             if not task.done():
                 # Whatever still watches the descriptor would next watch somebody else's: let it leak.
@@ -269,8 +270,3 @@ class SupervisedConnection:
 
 async def _awaited(call: Callable[[Connection], Awaitable[T]], conn: Connection) -> T:
     return await call(conn)
-
-
-def _forget(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled():
-        task.exception()

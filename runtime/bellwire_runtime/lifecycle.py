@@ -16,6 +16,7 @@ from typing import Protocol
 import structlog
 
 from bellwire_runtime.database import is_transient
+from bellwire_runtime.left_behind import forget
 
 __all__ = ["Loop", "LoopRunner", "supervise"]
 
@@ -157,11 +158,6 @@ async def supervise(runners: Sequence[LoopRunner], stop: asyncio.Event, *, patie
 
 async def _cut(task: "asyncio.Future[float | None]") -> None:
     task.cancel()
-    task.add_done_callback(_forget)
+    task.add_done_callback(forget)
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait({task}, timeout=3.0)
-
-
-def _forget(task: "asyncio.Future[float | None]") -> None:
-    if not task.cancelled():
-        task.exception()

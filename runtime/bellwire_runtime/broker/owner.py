@@ -22,6 +22,7 @@ from aiormq.exceptions import AMQPError
 
 from bellwire_runtime.broker.address import BrokerAddress
 from bellwire_runtime.broker.wire import BrokerLost, Wire, bounded, reason_of
+from bellwire_runtime.left_behind import forget
 from bellwire_schema.errors import QueueMismatch
 
 __all__ = ["BrokerOwner", "Generation", "backoff"]
@@ -35,13 +36,9 @@ _FLAPS = 5
 class Generation:
     """One connection and what is built on it, until the first of it breaks."""
 
-    def __init__(
-        self, wire: Wire, address: BrokerAddress, *, number: int, on_stand: Callable[[], None]
-    ) -> None:
-        self._wire = wire
+    def __init__(self, wire: Wire, address: BrokerAddress, *, on_stand: Callable[[], None]) -> None:
         self.connection = wire.connection
         self.timeout = address.timeout
-        self.number = number
         self._broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._on_stand = on_stand
         wire.connection.close_callbacks.add(self._connection_closed)
@@ -120,7 +117,6 @@ class BrokerOwner:
         self._flaps_said_at = float("-inf")
         self._quiet = False
         self._stood_at = 0.0
-        self._number = 0
         self.well = False
         """Whether everything stands right now."""
         self.connects = 0
@@ -138,8 +134,11 @@ class BrokerOwner:
             return None
         return f"no broker ({self.name}) for {self._clock() - self._lost_at:.0f} s: {self.error}"
 
-    async def first(self, *, within: float) -> None:
-        """Wait for the first try to stand or to fail, no longer. Raises `QueueMismatch` if it found one."""
+    async def first(self, *, within: float | None) -> None:
+        """Wait for the first try to stand or to fail, so many seconds (None: however long).
+
+        Raises `QueueMismatch` if it found one.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._settled.wait()
@@ -167,8 +166,7 @@ class BrokerOwner:
 
     async def _generation(self, stopping: "asyncio.Future[Any]") -> None:
         wire = await Wire.connect(self._address, name=f"bellwire {self.name}")
-        self._number += 1
-        generation = Generation(wire, self._address, number=self._number, on_stand=self._found)
+        generation = Generation(wire, self._address, on_stand=self._found)
         session: asyncio.Task[None] = asyncio.ensure_future(_awaited(self._session(generation)))
         broken = asyncio.ensure_future(generation.broken())
         try:
@@ -185,7 +183,7 @@ class BrokerOwner:
             generation.end("discarded")
             broken.cancel()
             session.cancel()
-            session.add_done_callback(_forget)
+            session.add_done_callback(forget)
             await asyncio.wait({session}, timeout=1.0)
             await wire.discard(within=1.0 if stopping.done() else 0.3)
 
@@ -286,11 +284,6 @@ def _calm(loop: asyncio.AbstractEventLoop) -> None:
 
 async def _awaited(call: Awaitable[Any]) -> None:
     await call
-
-
-def _forget(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 def _ignored(_well: bool) -> None:

@@ -20,6 +20,7 @@ from aiormq.exceptions import AMQPConnectionError, AMQPError
 from yarl import URL
 
 from bellwire_runtime.broker.address import BrokerAddress
+from bellwire_runtime.left_behind import forget
 from bellwire_runtime.redact import redact
 
 __all__ = ["BrokerLost", "Wire", "ask", "bare_channel", "bounded", "reason_of"]
@@ -49,11 +50,11 @@ async def bounded(call: Awaitable[T], *, within: float, what: str) -> T:
         done, _ = await asyncio.wait({task}, timeout=within)
     except asyncio.CancelledError:
         task.cancel()
-        task.add_done_callback(_forget)
+        task.add_done_callback(forget)
         raise
     if not done:
         task.cancel()
-        task.add_done_callback(_forget)
+        task.add_done_callback(forget)
         raise BrokerLost(f"{what}: no answer within {within:g} s")
     if task.cancelled():
         raise BrokerLost(f"{what}: the connection broke")
@@ -128,10 +129,6 @@ class Wire:
             await bounded(self.connection.close(), within=within, what="close")
         self._transport.abort()
 
-    def abort(self) -> None:
-        """Close by force, waiting for nobody."""
-        self._transport.abort()
-
 
 class _Connection(aio_pika.Connection):
     """The library's, which its owner discards, and nobody else."""
@@ -178,9 +175,3 @@ def _limit(reader: asyncio.StreamReader) -> None:
         return await whole(n)
 
     reader.readexactly = readexactly  # type: ignore[method-assign]
-
-
-def _forget(task: "asyncio.Task[Any]") -> None:
-    """Whatever a call that was left behind ends with is nobody's."""
-    if not task.cancelled():
-        task.exception()
